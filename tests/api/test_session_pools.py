@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from fakes.processes import ended
 from fakes.reward_models import save_reward_model
 from fakes.runs import cpu
 
@@ -25,16 +25,6 @@ def processes(pool: ResourcePool) -> list[int]:
     hosts = pool._hosts
     assert hosts is not None
     return [host.facts.pid for host in hosts.hosts]
-
-
-def ended(process: int) -> bool:
-    for _ in range(100):
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.1)
-    return False
 
 
 def scores_and_values(folder: Path, critic_pool: ResourcePool, reward_pool: ResourcePool) -> tuple[object, ...]:

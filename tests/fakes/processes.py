@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import psutil
 
 
@@ -15,3 +18,14 @@ def reward_processes() -> set[int]:
         except psutil.NoSuchProcess:
             continue
     return found
+
+
+def ended(process: int) -> bool:
+    """Whether a process ends within ten seconds."""
+    for _ in range(100):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False

@@ -55,6 +55,16 @@ GRPO_LORA = {
 }
 
 
+class Lines(SilentReporter):
+    """A reporter that keeps what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
 def settings(model: Path, output: Path, *parts: dict[str, Any], **trainer: Any) -> list[str]:
     """Arguments of `rlc train`; later parts win, and keywords are settings of the trainer."""
     values = {"model.path": model, "trainer.output_dir": output} | SMALL

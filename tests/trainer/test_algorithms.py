@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fakes.reward_models import save_reward_model
-from fakes.runs import COST, settings, steps, train
+from fakes.runs import COST, Lines, settings, steps, train
 
 from rl_compat.algorithms.advantages.estimators import ESTIMATORS
 from rl_compat.algorithms.table import ALGORITHMS
@@ -16,19 +16,6 @@ from rl_compat.errors import RewardError
 from rl_compat.planning.serialize import load_plan
 
 SMALL_STEPS = {"data.val_files": "", "trainer.batch_size": 4, "trainer.mini_batch_size": 2, "trainer.save_every": 0}
-
-
-class Lines:
-    """A reporter that keeps what is said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
-
-    def phase(self, name: str, *, done: int = 0, total: int = 0) -> None:
-        del name, done, total
 
 
 def algorithm(name: str) -> dict[str, object]:

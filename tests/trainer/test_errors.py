@@ -36,6 +36,7 @@ from rl_compat.workers.rollout import RolloutWorker
 from rl_compat.workers.trained import TrainedWorker
 
 DPO = {"algorithm.name": "dpo", "optimizer.schedule": "cosine", "optimizer.warmup_steps": 2}
+UNVALIDATED = {"trainer.validate_before": "false", "trainer.validate_after": "false"}
 AT_STEP = 3
 
 
@@ -177,13 +178,13 @@ def assert_continues_exactly(run: Path, whole: Path, phase: str, *, roles: tuple
 def test_an_error_in_a_phase_loses_no_finished_step(
     phase: str, injected: Any, whole_ppo_run: Path, llama_folder: Path, tmp_path: Path
 ) -> None:
-    arguments = settings(llama_folder, tmp_path / "run", PPO, num_steps=6, save_every=0, validate_every=3)
+    arguments = settings(llama_folder, tmp_path / "run", PPO, UNVALIDATED, num_steps=6, save_every=0)
     with pytest.raises(InjectedError):
-        train(arguments, reporter=injected(PHASES[phase]))
+        train([*arguments, "trainer.validate_every=3"], reporter=injected(PHASES[phase]))
     assert find_newest(tmp_path / "run" / "checkpoints").step == PHASES[phase][2]
 
     injected.undo()
-    train([*arguments, "trainer.validate_every=0"])
+    train(arguments)
     assert_continues_exactly(tmp_path / "run", whole_ppo_run, phase, roles=("actor", "critic"), last=6)
 
 
@@ -191,7 +192,7 @@ def test_an_error_in_a_phase_loses_no_finished_step(
 def test_an_error_at_a_save_loses_no_finished_step(
     phase: str, injected: Any, llama_folder: Path, tmp_path: Path
 ) -> None:
-    arguments = settings(llama_folder, tmp_path / "run", PPO, num_steps=4, save_every=3, validate_before="false")
+    arguments = settings(llama_folder, tmp_path / "run", PPO, UNVALIDATED, num_steps=4, save_every=3)
     with pytest.raises(InjectedError):
         train(arguments, reporter=injected(SAVING[phase]))
     assert find_newest(tmp_path / "run" / "checkpoints").step == SAVING[phase][2]

@@ -11,9 +11,7 @@ import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 FAMILIES = ["ppo", "grpo", "reinforce_plus_plus", "grpo, gspo"]
-"with a critic, with groups, with neither, and with ratios of whole responses"
-ALSO_COVERED = ("ppo", "grpo", "grpo, gspo")
-"by the run with a cost, which has critics, and by the examples"
+"with a critic, with groups, with neither, and with ratios of whole responses; by default the examples learn"
 
 
 @pytest.fixture
@@ -22,9 +20,8 @@ def table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("learning_table")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in ALSO_COVERED else []) for name in FAMILIES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
 def test_the_reward_rises_from_below_0_3_to_above_0_5(name: str, table: ModuleType, tmp_path: Path) -> None:
     steps = table.train(table.RECIPES[name], seed=1, folder=tmp_path, num_steps=26)
 

@@ -30,6 +30,8 @@ SETTINGS = {
     "kto": [*SUMS, "optimizer.actor_lr=3e-4", "trainer.batch_size=64"],
     "reward_model": ["optimizer.actor_lr=1e-3"],
 }
+IN_EXAMPLES = ("sft", "dpo")
+"examples show that these learn"
 NUM_STEPS = {"sft": 40, "dpo": 40, "kto": 40, "reward_model": 100}
 
 
@@ -74,7 +76,7 @@ def check(algorithm: str, before: dict[str, Any], after: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize(
-    "algorithm", [pytest.param(name, marks=[pytest.mark.slow] if name == "dpo" else []) for name in SETTINGS]
+    "algorithm", [pytest.param(name, marks=[pytest.mark.slow] if name in IN_EXAMPLES else []) for name in SETTINGS]
 )
 def test_what_is_held_out_shows_what_was_learned(algorithm: str, tmp_path: Path) -> None:
     check(algorithm, *held_out(tmp_path, algorithm, seed=1))

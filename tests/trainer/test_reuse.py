@@ -105,6 +105,7 @@ def test_every_kind_of_algorithm_trains_on_drawn_responses(
     assert all(of_step[step]["actor/grad_norm"] > 0 for step in (1, 2, 3))
 
 
+@pytest.mark.slow
 def test_kill_9_and_the_same_command_again_give_the_uninterrupted_run(
     whole: Path, llama_folder: Path, tmp_path: Path, on_one_core: list[str]
 ) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes.runs import PPO, settings, steps, train
+from fakes.runs import PPO, Lines, settings, steps, train
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -32,19 +32,6 @@ from rl_compat.trainer.run_folder import RunFolder
 
 QUICK = {"data.val_files": ""}
 HALF = {"plan.compute_dtype": "fp16", "plan.rollout_dtype": "fp32"}
-
-
-class Listener:
-    """Keeps what a run says."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
-
-    def phase(self, name: str, *, done: int = 0, total: int = 0) -> None:
-        del name, done, total
 
 
 def test_the_settings_of_a_run_read_back_as_they_were(whole_ppo_run: Path, llama_folder: Path) -> None:
@@ -231,7 +218,7 @@ def test_a_failing_reward_stops_the_run_and_keeps_the_steps_before_it(llama_fold
 
 def test_a_step_without_any_reward_is_skipped_and_said(llama_folder: Path, tmp_path: Path) -> None:
     """A-ALG-13: every response of step 2 is left out."""
-    run, listener = tmp_path / "run", Listener()
+    run, listener = tmp_path / "run", Lines()
     nothing_in_step_2 = {"reward.function_arguments.none_at": "2", "reward.on_error": "skip"}
     outcome = train(settings(llama_folder, run, PPO, QUICK, nothing_in_step_2, num_steps=3), reporter=listener)
 
