@@ -21,6 +21,7 @@ from rl_compat.resharding.source import SharedStorage
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_rows_of_engines_that_work_and_says_which_failed(tmp_path: Path) -> None:
     target = tmp_path / "rows.json"
     command = [sys.executable, str(ROOT / "scripts" / "bench_rollout.py"), "--device", "cpu", "--shape", "small"]
