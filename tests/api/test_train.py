@@ -25,7 +25,7 @@ def options(folder: Path, **trainer: Any) -> dict[str, Any]:
     """Two steps of GRPO on the CPU, written to a folder."""
     return {
         "trainer": {"num_steps": 2, "batch_size": 4, "output_dir": str(folder), "loggers": ["jsonl"], **trainer},
-        "data": SUMS,
+        "data": {"train_files": SUMS, "max_response_length": 8},
         "algorithm": "grpo",
     }
 
@@ -60,7 +60,7 @@ class Recorder(Callback):
 
 
 def test_a_python_function_scores_and_the_run_has_metrics_and_a_model(tmp_path: Path) -> None:
-    run = train(tmp_path / "run")
+    run = train(tmp_path / "run", data=SUMS)
 
     assert [step["training/global_step"] for step in run.metrics] == [1.0, 2.0]
     assert {"actor/pg_loss", "reward/right", "reward/python:digits"} <= run.metrics[0].keys()
@@ -102,7 +102,7 @@ def rows() -> Iterator[Mapping[str, Any]]:
 )
 def test_every_form_of_data_gives_the_same_run(tmp_path: Path, make: Callable[[], Any]) -> None:
     def losses(name: str, source: Any) -> list[float]:
-        data = {"train_files": source, "shuffle": False}
+        data = {"train_files": source, "shuffle": False, "max_response_length": 8}
         return [step["actor/pg_loss"] for step in train(tmp_path / name, data=data).metrics]
 
     assert losses("run", make()) == losses("rows", SUMS)
@@ -150,6 +150,7 @@ def test_the_command_line_gives_the_same_numbers(tmp_path: Path) -> None:
         "algorithm.name=grpo",
         f"data.train_files={tmp_path / 'rows.jsonl'}",
         "data.val_files=[]",
+        "data.max_response_length=8",
         f"reward.functions={tmp_path / 'reward.py'}:digits",
         "trainer.num_steps=2",
         "trainer.batch_size=4",
