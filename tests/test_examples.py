@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import runpy
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
+from rl_compat.hardware import probe
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
+probe_once = cache(probe.probe)
 
 
 def column(text: str, word: str, *, of: str = "") -> list[float]:
@@ -77,11 +81,12 @@ def test_every_example_has_a_check_and_fits_on_a_page() -> None:
 def test_an_example_learns(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In this process, which has imported torch and transformers already."""
+    """In this process, which has imported torch and transformers already, on a machine that is read once."""
     if name in RAY:
         pytest.importorskip("ray")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(probe, "probe", probe_once)
     threads = torch.get_num_threads()
     try:
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
