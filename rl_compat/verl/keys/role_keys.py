@@ -191,7 +191,6 @@ ROLES: Mapping[str, Rule] = {
 }
 """Full key, or pattern with `*`, to rule."""
 
-NO_TOOLS = "rollouts are single turns without tools"
 SPLIT = ("data_parallel_size", "expert_parallel_size", "pipeline_model_parallel_size")
 
 ROLLOUT: Mapping[str, Rule] = {
