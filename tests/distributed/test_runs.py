@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 from fakes.failing import REQUEST, FailingPolicy, request
+from fakes.processes import ended
 from fakes.runs import GRPO_LORA, PPO, cpu, flip_a_byte, settings, steps
 from transformers import LlamaModel
 
@@ -286,7 +287,7 @@ def test_a_rank_that_ends_or_stands_still_or_lacks_memory_costs_at_most_the_step
     assert f"rank {rank}" in told
     if fault != "memory":
         assert told.startswith(f"rank {rank} ") and f"process {strikes.processes[rank]}" in told
-    assert all(gone(process) for process in strikes.processes)
+    assert all(ended(process) for process in strikes.processes)
     if phase == "saving":
         assert newest == (0 if fault == "memory" else 2)
     else:
@@ -378,14 +379,6 @@ def of_session(session: int) -> dict[int, str]:
 def nobody_is_left(session: int) -> bool:
     for _ in range(900):  # agents of Ray look now and then whether it still runs
         if not of_session(session):
-            return True
-        time.sleep(0.1)
-    return False
-
-
-def gone(process: int) -> bool:
-    for _ in range(100):
-        if not Path(f"/proc/{process}").exists():
             return True
         time.sleep(0.1)
     return False
