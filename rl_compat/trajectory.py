@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -55,3 +55,14 @@ class Trajectory:
     def num_policy_tokens(self) -> int:
         """The number of response tokens that the policy wrote."""
         return sum(self.response_mask) if self.response_mask else len(self.response_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedResponse:
+    """A response that has ended while others of its call go on."""
+
+    place: int
+    "among the responses of the call"
+    trajectory: Trajectory
+    text: Callable[[], str]
+    "decodes it"

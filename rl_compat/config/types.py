@@ -385,11 +385,16 @@ class ReplayConfig:
 class SamplesConfig:
     """How often responses are trained on, and the record of all responses."""
 
-    reuse: Count = 1
-    "most times that a response is trained on; 2 or 3 is useful where generation takes most of the time"
+    reuse: Count | Auto = 1
+    "most times that a response is trained on; `auto` is 2 while a step waits for generation more than half of its time"
     keep: bool = False
     "write all responses to parquet files in `replay/` of output_dir, for `rlc replay`, in place of samples.jsonl"
     replay: ReplayConfig = field(default_factory=ReplayConfig)
+
+    @property
+    def most_uses(self) -> int:
+        """Most times that a response is trained on."""
+        return 2 if self.reuse == "auto" else self.reuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import torch
@@ -148,11 +149,11 @@ class WorkerGroup(Generic[Worker]):
 def _merged(calls: Sequence[PendingCall[Any]], merge: Callable[[Sequence[Any]], Result]) -> Future[Result]:
     """The results of several calls as one."""
 
-    def interrupt() -> None:
+    def interrupt_all() -> None:
         for call in calls:
             call.interrupt()
 
-    merged: PendingCall[Result] = PendingCall(interrupt)
+    merged: PendingCall[Result] = PendingCall(interrupt_all)
 
     def check(call: Future[Any]) -> None:
         if merged.done():
@@ -172,9 +173,15 @@ def _merged(calls: Sequence[PendingCall[Any]], merge: Callable[[Sequence[Any]], 
     return merged
 
 
+def interrupt(call: Future[Any] | None) -> None:
+    """Interrupt a call that is running, if it is one."""
+    if isinstance(call, PendingCall):
+        call.interrupt()
+
+
 def then(call: Future[Result], make: Callable[[Result], Made]) -> Future[Made]:
     """The result of `make` on the result of a call, computed in the thread that finishes the call."""
-    made: PendingCall[Made] = PendingCall(call.interrupt if isinstance(call, PendingCall) else lambda: None)
+    made: PendingCall[Made] = PendingCall(partial(interrupt, call))
 
     def finish(call: Future[Result]) -> None:
         try:

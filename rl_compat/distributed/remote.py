@@ -391,8 +391,8 @@ class RemoteWorker:
         if urgent:
             return self._hosts.submit_now(self._host, (self._key, name, arguments))
         on_progress = arguments.get("on_progress")
-        if on_progress is not None:  # stays here: the heartbeat brings the numbers
-            arguments = arguments | {"on_progress": None}
+        if "on_progress" in arguments:  # stays here: the heartbeat brings the numbers, and the reply the responses
+            arguments = arguments | {"on_progress": None, "on_ended": None}
         call = (self._host, "call", self._key, name, arguments)
         return self._hosts.submit(*call, what=f"{self._class_name}.{name}", on_progress=on_progress)
 

@@ -268,7 +268,7 @@ def _online(config: RunConfig, shapes: Mapping[RoleName, ModelShape]) -> Workloa
 
 def drawn_rows(config: RunConfig) -> int:
     """Prompts of earlier steps whose responses a step trains on again, once there are as many."""
-    reuse, draws = config.samples.reuse, config.samples.replay.draws
+    reuse, draws = config.samples.most_uses, config.samples.replay.draws
     if reuse == 1:
         return 0
     return math.ceil(config.trainer.batch_size * (reuse - 1 if draws == "auto" else draws))

@@ -87,7 +87,7 @@ def _beyond_capacity(entries: Entries, bounds: Bounds) -> Mask:
 
 RULES = (
     Rule(name="copies", matches=lambda entries, bounds: entries["copied"]),
-    Rule(name="used_up", matches=lambda entries, bounds: entries["uses"] >= bounds.settings.reuse),
+    Rule(name="used_up", matches=lambda entries, bounds: entries["uses"] >= bounds.settings.most_uses),
     Rule(
         name="too_old",
         matches=lambda entries, bounds: bounds.version - entries["oldest"] > bounds.settings.replay.max_staleness,

@@ -64,6 +64,10 @@ class AutoPart(Part):
             raise
 
     @property
+    def judges_alone(self) -> bool:  # type: ignore[override]
+        return all(part.judges_alone for part in self._parts.values())
+
+    @property
     def parts(self) -> tuple[Part, ...]:
         """The rewards in use."""
         return tuple(self._parts.values())

@@ -29,6 +29,8 @@ class Part(ABC):
     "names of the user's arguments that it accepts"
     needs_correct = False
     "whether it uses the correctness judged by the other terms"
+    judges_alone = False
+    "whether the outcome of a response does not depend on the requests next to it"
 
     @abstractmethod
     def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
@@ -40,6 +42,8 @@ class Part(ABC):
 
 class BuiltinPart(Part):
     """A built-in reward in this process."""
+
+    judges_alone = True
 
     def __init__(self, name: str, builtin: Builtin, config: RewardConfig, *, max_response_length: int | None) -> None:
         self.name = name
@@ -102,6 +106,7 @@ class ProcessPart(Part):
         self.name = name
         self._on_error = on_error
         self.arguments = arguments
+        self.judges_alone = not processes.is_batched
         self._processes = processes
         self._wrong = wrong
         self._thoughts = thoughts
@@ -129,6 +134,7 @@ class CallablePart(Part):
         self._function = bind_function(function, name, config.function_arguments)
         self._on_error = config.on_error
         self.arguments = tuple(self._function.arguments)
+        self.judges_alone = not self._function.batched
 
     def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
         calls = [_call(request) for request in requests]

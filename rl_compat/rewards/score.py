@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -47,6 +48,20 @@ def build_scorer(
     return Scorer(parts, weights=weights, on_error=config.on_error, learned=learned)
 
 
+@dataclass(slots=True, eq=False)
+class EarlyOutcomes:
+    """Outcomes of responses that are scored as they end, before all of them have."""
+
+    waiting: deque[tuple[int, Callable[[], ScoreRequest]]] = field(default_factory=deque)
+    "responses that have ended, by their place; any thread may add to them"
+    by_place: dict[int, dict[str, RewardOutcome]] = field(default_factory=dict)
+    "by function"
+    scorer: Scorer | None = None
+    "that found them"
+    is_over: bool = False
+    "the rest is scored when all have ended"
+
+
 class Scorer:
     """Scores responses with a weighted sum of functions."""
 
@@ -65,9 +80,33 @@ class Scorer:
         self._on_error = on_error
         self._said: set[str] = set()
 
-    def score(self, requests: Sequence[ScoreRequest]) -> Scores:
-        """The rewards in the order of the requests. Raises RewardError if a function fails and `on_error` is `stop`."""
-        by_part = self._outcomes(requests)
+    def score_early(self, early: EarlyOutcomes) -> None:
+        """Call the functions that judge each response alone for those that wait, and keep the outcomes for `score`.
+
+        After an error, a time-out or an outcome that ends the run nothing more is scored early; `score` meets it again.
+        """
+        parts = [part for part in self._parts if part.judges_alone and not part.needs_correct]
+        early.scorer = early.scorer or self
+        while parts and early.waiting and early.scorer is self and not early.is_over:
+            places, make = zip(*(early.waiting.popleft() for _ in range(len(early.waiting))), strict=True)
+            try:
+                requests = [request() for request in make]
+                by_part = {part.name: part.outcomes(requests) for part in parts}
+            except Exception:
+                early.is_over = True
+                return
+            failed = [outcome for outcomes in by_part.values() for outcome in outcomes if outcome.failure is not None]
+            early.is_over = bool(failed)
+            if not any(outcome.stops(self._on_error) for outcome in failed):
+                for row, place in enumerate(places):
+                    early.by_place[place] = {name: outcomes[row] for name, outcomes in by_part.items()}
+
+    def score(self, requests: Sequence[ScoreRequest], early: EarlyOutcomes | None = None) -> Scores:
+        """The rewards in the order of the requests. Raises RewardError if a function fails and `on_error` is `stop`.
+
+        Functions are not called for what `early` has.
+        """
+        by_part = self._outcomes(requests, early.by_place if early is not None and early.scorer is self else {})
         otherwise = 0.0 if self._on_error == "zero" else None
         components = {
             name: tuple(otherwise if outcome.reward is None else outcome.reward for outcome in outcomes)
@@ -92,9 +131,11 @@ class Scorer:
             if part is not self._learned:
                 part.close()
 
-    def _outcomes(self, requests: Sequence[ScoreRequest]) -> dict[str, list[RewardOutcome]]:
+    def _outcomes(
+        self, requests: Sequence[ScoreRequest], early: Mapping[int, Mapping[str, RewardOutcome]]
+    ) -> dict[str, list[RewardOutcome]]:
         """The outcomes by function, in order. Functions that use correctness run after those that judge it."""
-        done = {part.name: self._run(part, requests) for part in self._parts if not part.needs_correct}
+        done = {part.name: self._rest(part, requests, early) for part in self._parts if not part.needs_correct}
         judged = [_first(outcome.correct for outcome in row) for row in zip(*done.values(), strict=True)]
         known = [
             replace(request, correct=correct)
@@ -102,6 +143,16 @@ class Scorer:
         ]
         done |= {part.name: self._run(part, known) for part in self._parts if part.needs_correct}
         return {part.name: done[part.name] for part in self._parts}
+
+    def _rest(
+        self, part: Part, requests: Sequence[ScoreRequest], early: Mapping[int, Mapping[str, RewardOutcome]]
+    ) -> list[RewardOutcome]:
+        """The outcomes of a part, which is called for those that are not there yet."""
+        found = {place: outcomes[part.name] for place, outcomes in early.items() if part.name in outcomes}
+        missing = [place for place in range(len(requests)) if place not in found]
+        if missing:
+            found |= zip(missing, self._run(part, [requests[place] for place in missing]), strict=True)
+        return [found[place] for place in range(len(requests))]
 
     def _run(self, part: Part, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
         """The outcomes of a part. Raises RewardError if one of them ends the run."""

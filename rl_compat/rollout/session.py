@@ -24,6 +24,9 @@ from rl_compat.rollout.sampling import call_seed, response_keys
 from rl_compat.rollout.types import Decode, Progress, Request, Response, SamplingParams, StopStrings, stop_strings
 from rl_compat.trajectory import FinishReason
 
+OnEnded = Callable[[dict[int, Response]], None]
+"receives ended responses by the place of their request"
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PartialResponse:
@@ -239,28 +242,32 @@ class RolloutSession(ABC):
         queue: RequestQueue,
         *,
         on_progress: Progress | None = None,
-        nudged: Callable[[], None] | None = None,
+        on_ended: OnEnded | None = None,
+        nudged: Callable[[], bool] | None = None,
     ) -> dict[int, Response]:
         """Generate those requests of a queue that this engine takes; responses by their place in the queue.
 
-        `nudged` is called after a `nudge`, between two steps; it may open queues and load weights.
+        `on_ended` receives responses as they end. `nudged` is called after a `nudge`, between two steps; it may open
+        queues and load weights. If it returns False, `serve` returns what has ended, and goes on when it is called
+        again.
         """
         self._receiver.check()
         self._aborted = False
         if queue not in self._queues:
             self.open(queue)
         try:
-            while not self._drain(queue, on_progress):
+            while not self._drain(queue, on_progress, on_ended):
                 self._nudged = False
-                if nudged is not None:
-                    nudged()
+                if nudged is not None and not nudged():
+                    break
             ended = self._take([partial for partial in self._ended if partial.number in queue.places])
         except BaseException as error:
             self._forget(queue.places)
+            self._queues.remove(queue)
             if isinstance(error, NotFiniteError) and error.number is not None:
                 error.number = queue.places.get(error.number)
             raise
-        finally:
+        if queue.is_done:
             self._queues.remove(queue)
         return {queue.places[number]: response for number, response in ended.items()}
 
@@ -352,7 +359,7 @@ class RolloutSession(ABC):
             queue.places.update(zip(numbers, places, strict=True))
             queue.unfinished.update(numbers)
 
-    def _drain(self, queue: RequestQueue, on_progress: Progress | None) -> bool:
+    def _drain(self, queue: RequestQueue, on_progress: Progress | None, on_ended: OnEnded | None) -> bool:
         """Step until a queue is empty and its requests are in `_ended`; False if a nudge comes first."""
         reported = 0
 
@@ -365,6 +372,7 @@ class RolloutSession(ABC):
                     self._aborted = True
 
         self._note_ended(self._ended)
+        self._tell(queue, self._ended, on_ended)
         self._take_requests()
         with nullcontext() if queue.is_done else self._generating():
             while True:
@@ -375,6 +383,7 @@ class RolloutSession(ABC):
                 self._check_finite(ended)
                 self._ended += ended
                 self._note_ended(ended)
+                self._tell(queue, ended, on_ended)
                 report(0)
                 self._take_requests()
         if aborted:
@@ -394,6 +403,13 @@ class RolloutSession(ABC):
     def _note_ended(self, ended: Sequence[PartialResponse]) -> None:
         for queue in self._queues:
             queue.unfinished.difference_update(partial.number for partial in ended)
+
+    def _tell(self, queue: RequestQueue, ended: Sequence[PartialResponse], on_ended: OnEnded | None) -> None:
+        new = [p for p in ended if p.number in queue.places and p.number not in queue.told]
+        if new and on_ended is not None:
+            self._read(new)
+            queue.told.update(partial.number for partial in new)
+            on_ended({queue.places[partial.number]: partial.response() for partial in new})
 
     def _end_all(self) -> None:
         """End every request with its tokens so far."""
@@ -455,6 +471,8 @@ class RequestQueue:
     places: dict[int, int] = field(default_factory=dict)
     "by number of the request in its session"
     unfinished: set[int] = field(default_factory=set)
+    told: set[int] = field(default_factory=set)
+    "numbers of the responses that `on_ended` has received"
 
     def __post_init__(self) -> None:
         self.is_empty = not self.requests

@@ -6,10 +6,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 from rl_compat.distributed.group import CallsStopped, calls_until
 from rl_compat.distributed.local import as_this_thread
@@ -107,6 +107,8 @@ class DataFlow:
         "by stage, without the last: the items that it can take, by number"
         self._started: dict[int, _Started] = {}
         "by number, in this order"
+        self._has_advanced = False
+        "whether `advance` was called for the item of the last stage"
         self._load_learned = 0.0
         "of the parts that the last stage has"
         self._evicted: list[Any] = []
@@ -145,6 +147,7 @@ class DataFlow:
         self._source = iter(source)
         self._num_taken, self._ready = [0 for _ in self._stages], [{} for _ in self._stages]
         self._started, self._num_steps, self._load_learned, self._evicted = {}, None, 0.0, []
+        self._has_advanced = False
         self._end, self._error, self._is_stopped = None, None, False
         stopped: Future[None] = Future()
         threads = [
@@ -173,6 +176,14 @@ class DataFlow:
             stopped.set_exception(CallsStopped())
             for thread in threads:
                 thread.join()
+
+    def advance(self) -> None:
+        """Let the next item start as if the last stage had finished its own, which it may still be busy with."""
+        with self._changed:
+            if not self._has_advanced:
+                self._num_steps, self._load_learned = 0 if self._num_steps is None else self._num_steps + 1, 0.0
+                self._has_advanced = True
+                self._changed.notify_all()
 
     def pause(self) -> None:
         """Let no item start until `resume`; those that have started go on."""
@@ -280,9 +291,9 @@ class DataFlow:
 
     def _take_step(self) -> list[Any]:
         """The parts of the next step of the last stage; an empty list after the last one."""
+        self.advance()
         with self._changed:
-            self._num_steps, self._load_learned = 0 if self._num_steps is None else self._num_steps + 1, 0.0
-            self._changed.notify_all()
+            self._has_advanced = False
             self._changed.wait_for(lambda: self._is_stopped or self._is_ended() or self._size_of_step())
             if self._is_stopped or self._is_ended():
                 return []
@@ -316,6 +327,16 @@ class DataFlow:
                     return count
                 count, load = count + 1, load + more
         return count if load >= 1 - ROUNDING or self._num_taken[0] == self._end else 0
+
+
+def ahead(items: Iterable[In]) -> Iterator[In]:
+    """The same items, each of which another thread makes while the one before it is in use."""
+    iterator, end = iter(items), object()
+    with ThreadPoolExecutor(1, thread_name_prefix="data") as threads:
+        coming = threads.submit(next, iterator, end)
+        while (item := coming.result()) is not end:
+            coming = threads.submit(next, iterator, end)
+            yield cast(In, item)
 
 
 def _at_least(lowest: int, name: str, value: int) -> int:

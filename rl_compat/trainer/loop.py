@@ -101,7 +101,8 @@ def roll_out(
     sampled = sample(roles.actor, roles.reward, prompts, config, phases, more=more)
     sequences, costs = sampled.sequences, None
     if roles.cost is not None:
-        costs = start_scoring(roles.cost, sequences, phases, name="cost", actor=roles.actor)
+        with phases("cost"):
+            costs = start_scoring(roles.cost, sequences, actor=roles.actor)
     needs_greedy = ALGORITHMS[config.algorithm.name].needs_greedy_response
     greedy = _greedy_rewards(roles, sequences, config, phases) if needs_greedy else None
     return Rollout(

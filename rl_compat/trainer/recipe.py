@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -98,6 +99,10 @@ class Recipe(Protocol, Generic[Sampled, Collected]):
     @property
     def calls(self) -> int:
         """The number of calls of `sample` that may run at the same time."""
+        ...
+
+    def learning(self) -> AbstractContextManager[None]:
+        """Inside the context, the devices of the trained models are free for `collect` and `learn`."""
         ...
 
     @property

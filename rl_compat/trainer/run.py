@@ -30,7 +30,7 @@ from rl_compat.tracking.types import Destination
 from rl_compat.trainer.callbacks import Callback
 from rl_compat.trainer.checkpoints import FoundCheckpoint, find_newest, prune, set_aside, write_checkpoint
 from rl_compat.trainer.draws import DrawnPart, DrawnRows, Position, Rows, parts_of
-from rl_compat.trainer.flow import Buffer, DataFlow, Stage
+from rl_compat.trainer.flow import Buffer, DataFlow, Stage, ahead
 from rl_compat.trainer.interrupt import Interrupted, StopSignals
 from rl_compat.trainer.phases import Phases, pool_metrics, take_spans
 from rl_compat.trainer.recipe import Measure, Measured, Recipe
@@ -212,7 +212,12 @@ class Run:
         rollout, learner = Stage(self._sample, name="rollout", calls=self.recipe.calls), Stage(self._step)
         buffer = Buffer(load=attrgetter("load"), drops=self.config.trainer.on_stale == "drop")
         self.flow.connect(rollout >> buffer >> learner, staleness=self.recipe.staleness)
-        self.flow.run(self._draws(), goes_on=self._begin_step)
+        self.flow.run(ahead(self._draws()) if self._draws_whole_steps else self._draws(), goes_on=self._begin_step)
+
+    @property
+    def _draws_whole_steps(self) -> bool:
+        """Whether each step takes the rows of one draw, so that the next draw does not depend on it."""
+        return not (self.config.trainer.draws_more or self.config.algorithm.dynamic_sampling)
 
     def _begin_step(self) -> bool:
         """Whether the run takes another step, which begins here."""
@@ -231,32 +236,44 @@ class Run:
     def _sample(self, draw: DrawnRows) -> list[DrawnPart]:
         """The rollout of a draw. Where it may have taken further rows, nothing else has taken any since."""
         sampled = self.recipe.sample(draw.rows, draw=draw.number, more=self.rows.take)
-        position = self.rows.position if self.recipe.calls == 1 else draw.position
+        position = self.rows.position if self.config.algorithm.dynamic_sampling else draw.position
         return parts_of(draw, self.recipe.divide(sampled), position)
 
     def _step(self, parts: Sequence[DrawnPart]) -> None:
         """Run and record one step. The first signal waits from the first changed weight until the step is recorded."""
         step, trainer, position = self.boundary.step + 1, self.config.trainer, parts[-1].position
         dropped = [part.sampled for part in self.flow.dropped]
-        collected = self.recipe.collect([part.sampled for part in parts], dropped=dropped, step=step)
-        with self.signals.protected(f"step {step}"):
-            metrics = self._learn(step, collected, position)
+        saves = trainer.save_every > 0 and step % trainer.save_every == 0
+        validates = trainer.validate_every > 0 and step % trainer.validate_every == 0
+        with ExitStack() as protected:
+            with self.recipe.learning():
+                collected = self.recipe.collect([part.sampled for part in parts], dropped=dropped, step=step)
+                protected.enter_context(self.signals.protected(f"step {step}"))
+                metrics = self._learn(step, collected, position)
             metrics["training/epoch"] = float(position.epoch)
-            seconds = self.phases.timer.take() | {"step": time.perf_counter() - self.step_started}
-            self._record(step, collected, metrics | self.recipe.describe(collected, seconds) | self._waits(seconds))
+            seconds = self._seconds()
+            metrics |= self._waits(seconds) | self.phases.memory.take_metrics()
+            if not (saves or validates or self.callbacks):
+                self.flow.advance()
+            self._record(step, collected, metrics | self.recipe.describe(collected, seconds))
         self.phases.timer.record(STEP, start=time.time() - time.perf_counter() + self.step_started, step=step)
-        if trainer.save_every and step % trainer.save_every == 0:
+        if saves:
             self._save()
-        if trainer.validate_every and step % trainer.validate_every == 0 and step < self.prepared.total_steps:
+        if validates and step < self.prepared.total_steps:
             self._validate(step)
         self._write_timeline(step)
 
+    def _seconds(self) -> dict[str, float]:
+        """The times of the step by phase: `wait` is that in which it waited for the rollout."""
+        waited, self.flow.wait_seconds = self.flow.wait_seconds, 0.0
+        step = time.perf_counter() - self.step_started
+        return self.phases.timer.take() | {"step": step, "wait": min(waited, step)}
+
     def _waits(self, seconds: Mapping[str, float]) -> dict[str, float]:
         """How long the learner waited for the rollout, where they work at the same time."""
-        waited, self.flow.wait_seconds = self.flow.wait_seconds, 0.0
-        if self.recipe.staleness == 0:
+        if self.recipe.staleness == 0 or self.config.trainer.flow == "sync":
             return {}
-        return {"async/wait_seconds": waited, "async/idle_share": min(1.0, waited / seconds["step"])}
+        return {"async/wait_seconds": seconds["wait"], "async/idle_share": seconds["wait"] / seconds["step"]}
 
     def _learn(self, step: int, collected: object, position: Position) -> dict[str, float]:
         """Update the models and advance the boundary."""
@@ -290,7 +307,7 @@ class Run:
 
     def _record(self, step: int, collected: object, metrics: dict[str, float]) -> None:
         """Write the metrics and samples of the step, and report the recipe's notes."""
-        metrics |= self.phases.memory.take_metrics() | pool_metrics(self.prepared.setup.pools)
+        metrics |= pool_metrics(self.prepared.setup.pools)
         metrics["training/global_step"] = float(step)
         self.curve.append(metrics.get(self.recipe.measure.metric, math.nan))
         with self._writing(f"step {step}"):

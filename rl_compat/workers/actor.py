@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor
 from rl_compat.batch import Batch, Sequences
 from rl_compat.config.options import checked_value
 from rl_compat.config.types import OnUpdate
-from rl_compat.distributed.group import WorkerGroup, then
+from rl_compat.distributed.group import PendingCall, WorkerGroup, interrupt, then
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.distributed.ray_store import RayStore
 from rl_compat.errors import ConfigError, check_type
@@ -29,7 +30,7 @@ from rl_compat.resharding.store import MemoryStore, WeightStore
 from rl_compat.rewards.builtin.answers import THOUGHT_TOKENS
 from rl_compat.rollout.session import requests_for
 from rl_compat.rollout.types import Response, SamplingParams
-from rl_compat.trajectory import Prompt, Trajectory
+from rl_compat.trajectory import EndedResponse, Prompt, Trajectory
 from rl_compat.workers.options import ActorOptions, role_values
 from rl_compat.workers.policy import PolicySettings, PolicyWorker
 from rl_compat.workers.role import Role, batch_of, check_update
@@ -119,6 +120,10 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         "of the weights of that rollout"
         self._counting = threading.Lock()
         self._num_calls = 0
+        self._is_learning = False
+        self._num_learnings = 0
+        self._paused: list[Callable[[], None]] = []
+        "calls of `generate` that gave way: each starts the rest of one"
         self.next_group = 0
         "group id of the next prompt; ids are unique over a run"
 
@@ -212,12 +217,14 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         seed: int | None = None,
         sampling: SamplingParams | None = None,
         on_progress: Callable[[int], None] | None = None,
+        on_ended: Callable[[Sequence[EndedResponse]], None] | None = None,
     ) -> Future[Sequences]:
         """`group_size` responses to each prompt, those of one prompt next to each other.
 
         `max_new_tokens` and `temperature` are those of the actor's options unless given; temperature 0 is greedy.
         `sampling` gives all sampling settings at once, and none of them is given separately then. Each prompt is a
-        group of its own. Raises ConfigError for a value that the setting of that name does not allow.
+        group of its own. `on_ended` receives responses as they end, in the thread of the device; a rollout in another
+        process does not call it. Raises ConfigError for a value that the setting of that name does not allow.
         """
         check_type("prompts", prompts, list, tuple, hint="give a list of prompts, also for a single one")
         if not prompts:
@@ -249,16 +256,82 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
             call = f"{self.rollout.key} {self._num_calls}"
         requests = requests_for([prompt.token_ids for prompt in ready], params, group_size=group_size)
         places = [(prompt, group) for group, prompt in enumerate(ready, start=first) for _ in range(group_size)]
+        record = _Responses(places, self.chat)
         if self.settings.rollout.on_update != "wait":
             self.rollout.run(RolloutWorker.announce, call=call, requests=requests).result()
-        responses = self.rollout.run(
-            RolloutWorker.generate,
-            call=call,
-            requests=requests,
-            rows=[prompt.row for prompt, _ in places],
-            on_progress=on_progress,
-        )
-        return then(responses, lambda found: self._sequences(places, found))
+
+        def generate() -> Future[dict[int, Response]]:
+            return self.rollout.run(
+                RolloutWorker.generate,
+                call=call,
+                requests=requests,
+                rows=[prompt.row for prompt, _ in places],
+                on_progress=on_progress,
+                on_ended=None if on_ended is None else lambda found: on_ended(record.ended(found)),
+            )
+
+        return then(self._in_parts(generate, len(places)) if self.gives_way else generate(), record.sequences)
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether the rollout uses the devices of the policy, and stops between two tokens for `learning`."""
+        on_same = self._rollout_pool is None or self._rollout_pool is self.pool
+        return on_same and self.settings.rollout.on_update != "wait"
+
+    @contextmanager
+    def learning(self) -> Iterator[None]:
+        """Inside the block, a rollout that gives way generates nothing. Afterwards its calls go on."""
+        if not self.gives_way:
+            yield
+            return
+        with self._counting:
+            self._is_learning, self._num_learnings = True, self._num_learnings + 1
+        self.rollout.run(RolloutWorker.give_way, gives_way=True).result()
+        try:
+            yield
+        finally:
+            self.rollout.run(RolloutWorker.give_way, gives_way=False).result()
+            with self._counting:
+                self._is_learning = False
+                paused, self._paused = self._paused, []
+            for start in paused:
+                start()
+
+    def _in_parts(
+        self, generate: Callable[[], Future[dict[int, Response]]], num_responses: int
+    ) -> Future[dict[int, Response]]:
+        """The responses of a call that is made again each time that it has given way."""
+        found: dict[int, Response] = {}
+        whole: PendingCall[dict[int, Response]] = PendingCall(lambda: interrupt(running))
+        running: Future[dict[int, Response]] | None = None
+
+        def start() -> None:
+            nonlocal running
+            number = self._num_learnings - self._is_learning
+            try:
+                running = generate()
+                running.add_done_callback(partial(take, number))
+            except Exception as error:
+                whole.set_exception(error)
+
+        def take(number: int, part: Future[dict[int, Response]]) -> None:
+            try:
+                found.update(part.result())
+            except BaseException as error:
+                whole.set_exception(error)
+                return
+            with self._counting:
+                gave_way = len(found) < num_responses and number < self._num_learnings
+                if gave_way and self._is_learning:
+                    self._paused.append(start)
+                    return
+            if gave_way:
+                start()
+            else:
+                whole.set_result(found)
+
+        start()
+        return whole
 
     def hand_over(self) -> None:
         """Give a rollout on another pool the weights of the policy, if they have changed.
@@ -344,23 +417,43 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
     def _copy_state(self, old: ActorWorkers, new: ActorWorkers) -> None:
         copy_state(old.policy, new.policy)
 
-    def _sequences(self, places: Sequence[tuple[Prompt, int]], responses: Mapping[int, Response]) -> Sequences:
-        """The responses with their prompts and groups; one that no engine has begun counts as aborted."""
-        trajectories = []
-        for place, (prompt, group) in enumerate(places):
-            response = responses.get(place, NOT_BEGUN)
-            trajectories.append(
-                Trajectory(
-                    prompt=prompt,
-                    group=group,
-                    response_ids=response.token_ids,
-                    rollout_logprobs=response.logprobs,
-                    finish_reason=response.finish_reason,
-                    policy_versions=response.policy_versions,
-                )
-            )
-        texts = [self.chat.decode(trajectory.response_ids, keeps=THOUGHT_TOKENS) for trajectory in trajectories]
-        return Sequences.from_trajectories(trajectories, texts)
+
+class _Responses:
+    """The responses of a call with their prompts and groups. Each is decoded once."""
+
+    def __init__(self, places: Sequence[tuple[Prompt, int]], chat: ChatEncoder) -> None:
+        self._places = places
+        self._chat = chat
+        self._texts: dict[int, str] = {}
+
+    def ended(self, responses: Mapping[int, Response]) -> list[EndedResponse]:
+        ended = {place: self._trajectory(place, response) for place, response in responses.items()}
+        return [
+            EndedResponse(place=place, trajectory=trajectory, text=partial(self._text, place, trajectory))
+            for place, trajectory in ended.items()
+        ]
+
+    def sequences(self, responses: Mapping[int, Response]) -> Sequences:
+        """All responses; one that no engine has begun counts as aborted."""
+        places = range(len(self._places))
+        trajectories = [self._trajectory(place, responses.get(place, NOT_BEGUN)) for place in places]
+        return Sequences.from_trajectories(trajectories, list(map(self._text, places, trajectories)))
+
+    def _trajectory(self, place: int, response: Response) -> Trajectory:
+        prompt, group = self._places[place]
+        return Trajectory(
+            prompt=prompt,
+            group=group,
+            response_ids=response.token_ids,
+            rollout_logprobs=response.logprobs,
+            finish_reason=response.finish_reason,
+            policy_versions=response.policy_versions,
+        )
+
+    def _text(self, place: int, trajectory: Trajectory) -> str:
+        if place not in self._texts:
+            self._texts[place] = self._chat.decode(trajectory.response_ids, keeps=THOUGHT_TOKENS)
+        return self._texts[place]
 
 
 def can_map(settings: ActorSettings) -> bool:

@@ -17,7 +17,8 @@ from rl_compat.distributed.pool import ResourcePool, start_without_device
 from rl_compat.errors import ConfigError, check_type, nearest
 from rl_compat.models.load import LoadSettings
 from rl_compat.rewards.assemble import RewardFunction, named_functions, names_function
-from rl_compat.rewards.score import Scorer, ScoreRequest, Scores, build_scorer
+from rl_compat.rewards.score import EarlyOutcomes, Scorer, ScoreRequest, Scores, build_scorer
+from rl_compat.trajectory import EndedResponse
 from rl_compat.workers.options import FunctionOptions, ModelOptions, RewardOptions, option_keys, role_values
 from rl_compat.workers.reward_model import PlacedRewardModel, RewardModelWorker, reward_model_settings
 from rl_compat.workers.role import Role
@@ -44,9 +45,14 @@ class RewardWorker:
         self.scorer = self._build(config, callables)
 
     @dispatch()
-    def score(self, *, requests: Sequence[ScoreRequest]) -> Scores:
+    def score_early(self, *, early: EarlyOutcomes) -> None:
+        """Score what has ended so far, for `score`."""
+        self.scorer.score_early(early)
+
+    @dispatch()
+    def score(self, *, requests: Sequence[ScoreRequest], early: EarlyOutcomes | None = None) -> Scores:
         """The rewards in the order of the requests."""
-        scores = self.scorer.score(requests)
+        scores = self.scorer.score(requests, early)
         notes = self._learned.take_notes() if self._learned is not None else []
         return replace(scores, notes=(*scores.notes, *notes))
 
@@ -78,6 +84,25 @@ class RewardWorker:
             learned=self._learned,
             callables=callables,
         )
+
+
+class EarlyScores:
+    """Scores responses as they end; give `add` to `ActorModel.generate`, and this to `compute_rewards`."""
+
+    def __init__(self, group: WorkerGroup[RewardWorker]) -> None:
+        self.outcomes = EarlyOutcomes()
+        self._group = group
+        self._running: Future[None] | None = None
+
+    def add(self, ended: Sequence[EndedResponse]) -> None:
+        self.outcomes.waiting.extend((response.place, partial(_request_of, response)) for response in ended)
+        if self._running is None or self._running.done():
+            self._running = self._group.run(RewardWorker.score_early, early=self.outcomes)
+
+
+def _request_of(ended: EndedResponse) -> ScoreRequest:
+    trajectory = ended.trajectory
+    return ScoreRequest(response_text=ended.text(), prompt=trajectory.prompt, response_ids=trajectory.response_ids)
 
 
 class RewardModel(Role[LoadSettings | None, WorkerGroup[RewardWorker]]):
@@ -210,14 +235,21 @@ class RewardModel(Role[LoadSettings | None, WorkerGroup[RewardWorker]]):
     def group(self) -> WorkerGroup[RewardWorker]:
         return self.workers
 
-    def compute_rewards(self, sequences: Sequences) -> Future[Scores]:
-        """One reward per response; None for a response that `on_error=skip` excludes."""
+    def early_scores(self) -> EarlyScores:
+        """Scores for the responses of one call of `generate`, which begin as responses end."""
+        return EarlyScores(self.group)
+
+    def compute_rewards(self, sequences: Sequences, *, early: EarlyScores | None = None) -> Future[Scores]:
+        """One reward per response; None for a response that `on_error=skip` excludes.
+
+        `early` has scored some of them while the others were generated.
+        """
         check_type("sequences", sequences, Sequences)
         requests = [
             ScoreRequest(response_text=text, prompt=trajectory.prompt, response_ids=trajectory.response_ids)
             for text, trajectory in zip(sequences.texts, sequences.trajectories, strict=True)
         ]
-        return self.group.run(RewardWorker.score, requests=requests)
+        return self.group.run(RewardWorker.score, requests=requests, early=None if early is None else early.outcomes)
 
     def load(self) -> None:
         """Load the reward model, if there is one, now instead of on first use. Raises ModelError."""

@@ -22,7 +22,7 @@ from rl_compat.resharding.mapped import MappedSource, MappedWeights
 from rl_compat.resharding.publish import PublishedWeights, StoreSource
 from rl_compat.resharding.source import SharedStorage, WeightSource
 from rl_compat.rollout.build import build_rollout_engine
-from rl_compat.rollout.session import RequestQueue, dealt
+from rl_compat.rollout.session import OnEnded, RequestQueue, dealt
 from rl_compat.rollout.types import Decode, Request, Response
 
 WAIT_SECONDS = 0.001
@@ -77,7 +77,8 @@ class RolloutWorker:
         "held while weights are read, so that none that are newer are published over them"
         self._announced: deque[tuple[str, Sequence[Request]]] = deque()
         self._open: dict[str, RequestQueue] = {}
-        "by call: requests that have been announced"
+        "by call: requests that have been announced, and those of calls that gave way"
+        self._gives_way = False
         if isinstance(source, SharedStorage):
             self._revision, self.session.policy_version = source.revision, source.version
 
@@ -100,23 +101,30 @@ class RolloutWorker:
         requests: Sequence[Request],
         rows: Sequence[int],
         on_progress: Callable[[int], None] | None = None,
+        on_ended: OnEnded | None = None,
     ) -> dict[int, Response]:
         """Generate with the newest weights of the policy; responses by the place of their request.
 
         Every rank gets all requests and takes more of them as it has room. `call` is a name of the call, `rows` are
-        those of the prompts in the data. Weights that are offered meanwhile are taken as `on_update` says.
+        those of the prompts in the data. Weights that are offered meanwhile are taken as `on_update` says. `on_ended`
+        receives each response as it ends. After `give_way` the call returns before its end, and goes on when it is
+        made again.
         """
         self._catch_up()
         queue = self._open.pop(call, None) or self._queue(call, requests)
-        with self._source.resident() if self._shares else nullcontext():
-            try:
-                report = on_progress if self._is_first else None
-                responses = self.session.serve(queue, on_progress=report, nudged=self._catch_up)
-            except NotFiniteError as error:
-                if error.number is None:
-                    raise
-                raise NotFiniteError(f"{error.message} to row {rows[error.number]}", hint=error.hint) from error
-        if self._settings.plan.sleep_between and not self._open:
+        responses: dict[int, Response] = {}
+        if not self._gives_way:
+            with self._source.resident() if self._shares else nullcontext():
+                try:
+                    report = on_progress if self._is_first else None
+                    responses = self.session.serve(queue, on_progress=report, on_ended=on_ended, nudged=self._goes_on)
+                except NotFiniteError as error:
+                    if error.number is None:
+                        raise
+                    raise NotFiniteError(f"{error.message} to row {rows[error.number]}", hint=error.hint) from error
+        if not queue.is_done:
+            self._open[call] = queue
+        if self._settings.plan.sleep_between and (self._gives_way or not self._open):
             self._sleep()
         return responses if self._is_first else {}
 
@@ -124,6 +132,16 @@ class RolloutWorker:
     def _is_first(self) -> bool:
         """Whether this process speaks for its engine."""
         return self._together.process == 0
+
+    @dispatch(urgent=True)
+    def give_way(self, *, gives_way: bool) -> None:
+        """Let `generate` return between two tokens, so that the policy can use the device, until this is taken back."""
+        self._gives_way = gives_way
+        self.session.nudge()
+
+    def _goes_on(self) -> bool:
+        self._catch_up()
+        return not self._gives_way
 
     def _queue(self, call: str, requests: Sequence[Request]) -> RequestQueue:
         size = self._ranks.size

@@ -128,7 +128,7 @@ class TrainedWorker:
         if role.num_shards > left:
             raise WorkerError(f"`{role.role}` is shared by {role.num_shards} processes, of which {left} is left")
 
-    @dispatch(merge=distinct)
+    @dispatch(merge=distinct, urgent=True)
     def take_notes(self) -> list[str]:
         """Notes for the user since the last call, such as smaller micro-batches after running out of memory."""
         return self.engine.take_notes()

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from rl_compat.config.types import RewardConfig
 from rl_compat.errors import ConfigError, DataError, RewardError
-from rl_compat.rewards.score import Scorer, ScoreRequest, build_scorer
+from rl_compat.rewards.score import EarlyOutcomes, Scorer, ScoreRequest, build_scorer
 from rl_compat.trajectory import Prompt
 
 Build = Callable[..., Scorer]
@@ -32,6 +33,12 @@ def hang(solution_str):
         time.sleep(60)
     return 1.0
 def scaled(solution_str, scale): return float(scale)
+def counts(solution_strs): return [float(len(solution_strs))] * len(solution_strs)
+counts.batched = True
+calls = []
+def times(solution_str):
+    calls.append(solution_str)
+    return len(calls)
 """
 
 
@@ -45,8 +52,14 @@ def mine(tmp_path: Path) -> str:
 def build() -> Iterator[Build]:
     built: list[Scorer] = []
 
-    def build_one(*functions: str, data_sources: tuple[str, ...] = ("openai/gsm8k",), **settings: Any) -> Scorer:
-        built.append(build_scorer(RewardConfig(functions=functions, **settings), data_sources=data_sources))
+    def build_one(
+        *functions: str,
+        data_sources: tuple[str, ...] = ("openai/gsm8k",),
+        max_length: int | None = None,
+        **settings: Any,
+    ) -> Scorer:
+        config = RewardConfig(functions=functions, **settings)
+        built.append(build_scorer(config, data_sources=data_sources, max_response_length=max_length))
         return built[-1]
 
     yield build_one
@@ -325,3 +338,56 @@ def test_extras_of_one_name_are_told_apart_by_their_function(build: Build, mine:
     (tmp_path / "other.py").write_text("def two(solution_str): return {'score': 1, 'length': -1}\n")
     scores = build(f"{mine}:info", f"{tmp_path / 'other.py'}:two").score(_requests("xyz"))
     assert scores.extras == {"acc": (0,), "length": (3,), "two.length": (-1,)}
+
+
+EARLY = {
+    "built-in": ("gsm8k", "gsm8k_format"),
+    "that use correctness": ("gsm8k", "cosine_length"),
+    "of a file, alone and all at once": ("gsm8k", "{mine}:info", "{mine}:counts"),
+}
+
+
+def wait_for(early: EarlyOutcomes, requests: list[ScoreRequest], places: list[int]) -> None:
+    """Let responses that have ended wait to be scored."""
+    early.waiting.extend((place, partial(requests.__getitem__, place)) for place in places)
+
+
+@pytest.mark.parametrize("functions", EARLY.values(), ids=EARLY)
+def test_what_is_scored_early_gets_the_scores_of_all_at_once(
+    functions: tuple[str, ...], build: Build, mine: str
+) -> None:
+    names = [name.format(mine=mine) for name in functions]
+    scorer = build(*names, max_length=64)
+    requests = [replace(r, response_ids=(1, 2)) for r in _requests("#### 42", "it is 42", "#### 41", "no", "#### 4")]
+    early = EarlyOutcomes()
+    wait_for(early, requests, [3, 0])
+    scorer.score_early(early)
+    wait_for(early, requests, [4])
+    scorer.score_early(early)
+    assert set(early.by_place) == {0, 3, 4}
+    assert scorer.score(requests, early) == build(*names, max_length=64).score(requests)
+
+
+def test_a_function_is_not_called_twice_for_a_response(build: Build, mine: str) -> None:
+    scorer, requests = build(f"{mine}:times"), _requests("a", "b", "c")
+    early = EarlyOutcomes()
+    wait_for(early, requests, [1])
+    scorer.score_early(early)
+    assert scorer.score(requests, early).rewards == (2.0, 1.0, 3.0)
+
+
+def test_a_failure_that_ends_the_run_is_raised_by_the_scores_of_all(build: Build, mine: str) -> None:
+    scorer, requests = build(f"{mine}:none_for_b"), _requests("a", "b", "c")
+    early = EarlyOutcomes()
+    wait_for(early, requests, [1, 2])
+    scorer.score_early(early)
+    assert early.is_over and not early.by_place
+    with pytest.raises(RewardError, match="row 11"):
+        scorer.score(requests, early)
+
+
+def test_new_functions_score_what_others_have_scored_early(build: Build, mine: str) -> None:
+    requests, early = _requests("a", "b"), EarlyOutcomes()
+    wait_for(early, requests, [0, 1])
+    build(f"{mine}:one").score_early(early)
+    assert build(f"{mine}:scaled", function_arguments={"scale": "3"}).score(requests, early).rewards == (3.0, 3.0)

@@ -57,7 +57,7 @@ def test_steps_learn_within_the_bound_and_from_the_rows_of_a_run_that_takes_turn
     of_step = steps(whole_run)
     assert list(of_step) == [1, 2, 3, 4, 5, 6]
     ages = [metrics["async/staleness/max"] for metrics in of_step.values()]
-    assert ages[0] == 0 and max(ages) == 2
+    assert ages[0] == 0 and 0 < max(ages) <= 2
     assert of_step[1]["async/ess"] == pytest.approx(1, abs=1e-6)
     assert 0 < min(metrics["async/ess"] for metrics in of_step.values()) < 1
     assert all(metrics["rollout_corr/rollout_is_max"] <= 2 for metrics in of_step.values())

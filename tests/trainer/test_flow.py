@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rl_compat.distributed.group import CallsStopped, PendingCall, calls_until
 from rl_compat.errors import ConfigError
-from rl_compat.trainer.flow import Buffer, DataFlow, Stage
+from rl_compat.trainer.flow import Buffer, DataFlow, Stage, ahead
 
 PROPERTY = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 "also on a machine that does something else"
@@ -337,3 +337,33 @@ def test_a_future_that_is_there_is_returned_even_after_the_stop() -> None:
             call.result()
         call.set_result(3)
         assert call.result() == 3
+
+
+def test_the_next_item_may_start_while_the_last_stage_is_busy_with_what_does_not_concern_it() -> None:
+    started = [threading.Event() for _ in range(3)]
+
+    def learn(item: int) -> None:
+        assert not started[item + 1].is_set() if item < 2 else True
+        flow.advance()
+        assert started[item + 1].wait(10) if item < 2 else True
+        assert not started[2].is_set() or item > 0
+
+    flow = DataFlow().connect(Stage(lambda item: started[item].set() or item) >> Stage(learn))
+    flow.run(range(3))
+
+
+def test_items_are_made_while_the_one_before_is_in_use_and_keep_their_order() -> None:
+    made = [threading.Event() for _ in range(3)]
+
+    def items() -> Iterator[int]:
+        for number, event in enumerate(made):
+            event.set()
+            yield number
+        raise ZeroDivisionError
+
+    seen = []
+    with pytest.raises(ZeroDivisionError):
+        for item in ahead(items()):
+            assert item == 2 or made[item + 1].wait(10)
+            seen.append(item)
+    assert seen == [0, 1, 2]

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 import torch
-from trainer.online.test_sampling import Actor, prompts
+from trainer.online.test_sampling import NOBODY, Actor, prompts
 
 from rl_compat.batch import Batch, Sequences
 from rl_compat.config.types import AlgorithmConfig, RunConfig, TrainerConfig
@@ -20,7 +20,7 @@ from rl_compat.trainer.phases import PhaseMemory, Phases
 from rl_compat.trainer.reporter import SilentReporter, Timer
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.critic import CriticModel
-from rl_compat.workers.reward import RewardModel
+from rl_compat.workers.reward import EarlyScores, RewardModel
 
 
 class Pending(Future[Scores]):
@@ -38,7 +38,10 @@ class Reward:
         self.uses_device = uses_device
         self.pending: list[tuple[Pending, Scores]] = []
 
-    def compute_rewards(self, sequences: Sequences) -> Future[Scores]:
+    def early_scores(self) -> EarlyScores:
+        return EarlyScores(NOBODY)
+
+    def compute_rewards(self, sequences: Sequences, *, early: EarlyScores | None = None) -> Future[Scores]:
         rewards = tuple(float(len(item.response_ids)) for item in sequences.trajectories)
         scores = Scores(rewards=rewards, components={}, correct=(None,) * len(rewards))
         self.pending.append((Pending(), scores))

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.runs import GRPO_LORA, PPO, settings, steps, train
+from fakes.runs import GRPO_LORA, PPO, records, settings, steps, train
 from safetensors.torch import load_file
 
 from rl_compat.replay.record import drawn_groups, read_parts
 from rl_compat.replay.report import summarize
 from rl_compat.trainer.checkpoints import find_newest
+from rl_compat.trainer.online import reuse
 
 GRPO = GRPO_LORA | {"model.lora_dropout": 0.0, "samples.keep": True}
 REUSE = {"samples.reuse": 3, "samples.replay.draws": 1, "samples.replay.priority": "advantage"}
@@ -157,3 +158,16 @@ def test_prompts_that_dynamic_sampling_replaced_are_recorded_and_not_drawn(llama
         drawn |= {*drawn_groups(table)}
     assert filtered and drawn and not filtered & drawn
     assert summarize(tmp_path / "run" / "replay").groups_by_uses[0] == len(filtered)
+
+
+def test_auto_uses_responses_twice_while_steps_wait_for_generation(
+    llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {"samples.keep": False, "trainer.save_every": 0, "data.val_files": ""}
+    train(settings(llama_folder, tmp_path / "twice", GRPO, few, {"samples.reuse": 2}, num_steps=3))
+    for name, bottleneck in (("waits", -1.0), ("does not", 1.0)):
+        monkeypatch.setattr(reuse, "BOTTLENECK", bottleneck)
+        train(settings(llama_folder, tmp_path / name, GRPO, few, {"samples.reuse": "auto"}, num_steps=3))
+    assert steps(tmp_path / "waits") == steps(tmp_path / "twice")
+    assert [step["replay/drawn"] for step in steps(tmp_path / "does not").values()] == [0.0, 0.0, 0.0]
+    assert all(0 < record["perf/waiting_share"] < 1 for record in records(tmp_path / "waits"))

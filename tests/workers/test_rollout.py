@@ -356,6 +356,35 @@ def test_an_engine_that_starts_late_generates_with_no_other_weights_than_those_o
     assert late.version == 2
 
 
+@pytest.mark.parametrize("sleep_between", [False, True])
+def test_a_call_that_gives_way_goes_on_with_new_weights_when_it_is_made_again(
+    sleep_between: bool, llama_folder: Path
+) -> None:
+    trained = policy(llama_folder)
+    plan: dict[str, Any] = {"max_num_seqs": 8, "sleep_between": sleep_between}
+    worker = rollout(llama_folder, trained.weight_source(), on_update="continue", **plan)
+    during_token(worker, 2, lambda: worker.announce(call="second", requests=REQUESTS[:2]))
+    during_token(worker, 4, lambda: worker.give_way(gives_way=True))
+    call: dict[str, Any] = {"call": "first", "requests": REQUESTS, "rows": [0, 0, 1, 1]}
+    assert worker.generate(**call) == {}
+    assert worker.generate(**call) == {}, "the policy still learns"
+    learn(trained)
+    worker.give_way(gives_way=False)
+    first = worker.generate(**call)
+    assert [one.policy_versions for one in first.values()] == [(0, 0, 0, 0, 1, 1)] * 4
+    second = worker.generate(call="second", requests=REQUESTS[:2], rows=[0, 0])
+    assert [one.policy_versions for one in second.values()] == [(0, 0, 1, 1, 1, 1)] * 2
+    assert worker.session.num_unfinished == 0
+
+
+def test_responses_are_given_as_they_end(llama_folder: Path) -> None:
+    worker = rollout(llama_folder, policy(llama_folder).weight_source(), max_num_seqs=2)
+    seen: list[dict[int, Response]] = []
+    responses = worker.generate(call="first", requests=REQUESTS, rows=[0, 0, 1, 1], on_ended=seen.append)
+    assert len(seen) == 2, "two slots"
+    assert seen[0] | seen[1] == responses
+
+
 @pytest.mark.vllm
 @pytest.mark.parametrize(("on_update", "num_lost"), [("continue", 0), ("abort", 12), ("wait", 0)])
 def test_vllm_takes_weights_that_are_offered_during_a_call_and_forgets_the_prefixes_of_older_ones(

@@ -10,7 +10,7 @@ from rl_compat.algorithms.off_policy.rejection_rules import parse_rejection_rule
 from rl_compat.algorithms.table import ALGORITHMS, WITHOUT_RATIO, is_offline, policy_loss_of
 from rl_compat.config.report import Problem
 from rl_compat.config.rules.inert import inert_reasons
-from rl_compat.config.rules.pools import engines, pools, rollout_has_pool, shards
+from rl_compat.config.rules.pools import engines, pools, rollout_goes_on, rollout_has_pool, shards
 from rl_compat.config.settings import settings, values_of
 from rl_compat.config.types import RunConfig
 from rl_compat.config.values import violations
@@ -167,7 +167,7 @@ def corrected_once(config: RunConfig) -> Iterator[Problem]:
 
 
 def asynchronous(config: RunConfig) -> Iterator[Problem]:
-    """There is something to overlap, and weights change during a response only where the rollout has its own."""
+    """There is something to overlap, and weights do not change during a response on several devices of the actor."""
     name, on_update = config.algorithm.name, config.rollout.on_update
     if config.trainer.flow == "sync":
         return
@@ -177,11 +177,11 @@ def asynchronous(config: RunConfig) -> Iterator[Problem]:
             message=f"`trainer.flow=async` generates while it learns, and `algorithm.name={name}` generates nothing",
             hint="remove `trainer.flow`",
         )
-    elif on_update != "wait" and not rollout_has_pool(config):
+    elif on_update != "wait" and not rollout_goes_on(config):
         yield Problem(
             key="rollout.on_update",
-            message=f"`rollout.on_update={on_update}` changes weights between two tokens, and the rollout generates "
-            "with those of the actor",
+            message=f"`rollout.on_update={on_update}` changes weights between two tokens, and the rollout uses the "
+            "devices of the actor, which are several",
             hint="give it devices of its own (`--pool gen=1:rollout`), or set `rollout.on_update=wait`",
         )
     yield from _dropping(config)
@@ -235,7 +235,7 @@ def _token_budget(config: RunConfig) -> Iterator[Problem]:
 
 def reused_samples(config: RunConfig) -> Iterator[Problem]:
     """There are enough uses for the draws, and a critic where its error is the priority."""
-    reuse, replay, name = config.samples.reuse, config.samples.replay, config.algorithm.name
+    reuse, replay, name = config.samples.most_uses, config.samples.replay, config.algorithm.name
     if replay.draws != "auto" and replay.draws > reuse - 1:
         yield Problem(
             key="samples.replay.draws",

@@ -9,7 +9,7 @@ from typing import Any
 
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.rules.conflicts import WEIGHTS, compares_groups
-from rl_compat.config.rules.pools import rollout_has_pool
+from rl_compat.config.rules.pools import rollout_goes_on
 from rl_compat.config.settings import GROUP_SIZE, replace, values_of
 from rl_compat.config.types import OffPolicyConfig, RunConfig
 
@@ -108,8 +108,8 @@ def _stale_bound(config: RunConfig, base: RunConfig) -> Iterator[Followed]:
 
 
 def _on_update(config: RunConfig, base: RunConfig) -> Iterator[Followed]:
-    """Where the rollout uses the actor's weights, they cannot change during a call."""
-    if config.trainer.flow == "async" and not rollout_has_pool(config):
+    """Where the rollout uses several devices of the actor, weights cannot change during a call."""
+    if config.trainer.flow == "async" and not rollout_goes_on(config):
         yield Followed("rollout.on_update", "wait", "trainer.flow")
 
 

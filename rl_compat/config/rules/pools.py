@@ -40,6 +40,11 @@ def rollout_has_pool(config: RunConfig) -> bool:
     return any("rollout" in pool.roles and "actor" not in pool.roles for pool in config.pools.values())
 
 
+def rollout_goes_on(config: RunConfig) -> bool:
+    """Whether unfinished responses can go on with new weights: on a pool of its own, or on the actor's one device."""
+    return rollout_has_pool(config) or config.plan.num_devices * config.plan.num_nodes == 1
+
+
 def pools(config: RunConfig) -> Iterator[Problem]:
     """Every pool has roles that the run has, and no role or GPU is in two pools."""
     lacking = roles_of(config)

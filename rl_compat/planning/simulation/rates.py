@@ -30,7 +30,7 @@ TAIL = 0.99
 "quantile that is given with the mean"
 USUAL_MEAN = 1 / 3
 "of the longest response, if lengths are not given"
-NOT_LEARNING = ("gen", "gen_max", "reward", "handover", "step", "testing")
+NOT_LEARNING = ("gen", "gen_max", "reward", "handover", "step", "testing", "wait")
 "timed phases"
 GUESSED_STEPS = 4
 

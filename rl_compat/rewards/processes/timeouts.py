@@ -76,6 +76,11 @@ class FunctionProcesses:
         """Names of the user's arguments that the function accepts."""
         return self._functions[0].ready.arguments
 
+    @property
+    def is_batched(self) -> bool:
+        """Whether the function is called once with all responses."""
+        return self._functions[0].ready.batched
+
     def outcomes(self, calls: Sequence[Call], *, stops: Stops) -> list[RewardOutcome]:
         """One outcome per call, in order. If one `stops`, it ends the other calls and stands for all of them."""
         functions = self._functions[: len(calls)]

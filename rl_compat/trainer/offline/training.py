@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ class Gathered:
 class Offline:
     """A model that learns from offline data."""
 
-    staleness = 0
+    staleness = 1
+    "the rows of the next step do not depend on weights"
     calls = 1
 
     def __init__(self, prepared: OfflinePrepared) -> None:
@@ -127,6 +129,9 @@ class Offline:
 
     def divide(self, sampled: Gathered) -> list[tuple[Gathered, float]]:
         return [(sampled, 1.0)]
+
+    def learning(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def collect(self, parts: Sequence[Gathered], *, dropped: Sequence[Gathered], step: int) -> Gathered:
         del dropped, step

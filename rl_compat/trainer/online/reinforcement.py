@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,15 +79,24 @@ class Reinforcement:
         return self._loads.num_prompts
 
     def sample(self, rows: Sequence[int], *, draw: int, more: Callable[[int], Sequence[int]]) -> Rollout:
-        """Generate responses to these rows, and to further rows where prompts are replaced, and start scoring them."""
+        """Generate responses to these rows, and to further rows where prompts are replaced, and start scoring them.
+
+        Where generation goes on until the step learns, scores are waited for here.
+        """
         seed = seeds.derive(self.config.rollout.seed, "rollout", draw)
-        return roll_out(
+        rollout = roll_out(
             self.roles,
             self._prompts(rows),
             self.config,
             replace(self.phases, seed=seed, step=None if self.config.trainer.draws_more else draw),
             more=lambda count: self._prompts(more(count)),
         )
+        if self.roles.actor.gives_way:
+            rollout.scores.result()
+        return rollout
+
+    def learning(self) -> AbstractContextManager[None]:
+        return self.roles.actor.learning()
 
     def divide(self, sampled: Rollout) -> list[tuple[Rollout, float]]:
         return self._loads.divided(sampled)
@@ -177,6 +187,7 @@ class Reinforcement:
             | collected.metrics
             | dict(collected.scores.metrics)
             | timing_metrics(seconds, batch)
+            | self.store.count_time(collected, seconds)
         )
 
     def samples(self, collected: Collected, count: int) -> list[dict[str, Any]]:
@@ -221,8 +232,8 @@ class Reinforcement:
 
     def state_dict(self) -> dict[str, Any]:
         multiplier = {} if self.multiplier is None else {"multiplier": self.multiplier.state_dict()}
-        counts = {"prompts": dict(self.prompts)}
-        return {"kl": dict(self.kl.state_dict()), "next_group": self.roles.actor.next_group} | counts | multiplier
+        own = {"kl": dict(self.kl.state_dict()), "next_group": self.roles.actor.next_group}
+        return own | {"prompts": dict(self.prompts)} | multiplier | self.store.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.kl.load_state_dict(state["kl"])
@@ -230,6 +241,7 @@ class Reinforcement:
             self.multiplier.load_state_dict(state["multiplier"])
         self.prompts |= state.get("prompts", {})
         self.roles.actor.next_group = state.get("next_group", 0)
+        self.store.load_state_dict(state)
 
     def save_files(self, folder: Path) -> None:
         self.store.save(folder)

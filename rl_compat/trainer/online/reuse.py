@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ from rl_compat.trainer.loop import Collected, Replayed, Rollout
 
 USEFUL = 3
 "uses of a response above which nothing is gained"
+BOTTLENECK = 0.5
+"share of a step that waits for generation, above which `samples.reuse=auto` uses responses twice"
 
 
 class SampleStore:
@@ -33,7 +36,9 @@ class SampleStore:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         samples, self._folder = config.samples, Path(config.trainer.output_dir) / FOLDER
-        self._buffer = ReplayBuffer(samples, hot=config.trainer.batch_size) if samples.reuse > 1 else None
+        self._buffer = ReplayBuffer(samples, hot=config.trainer.batch_size) if samples.most_uses > 1 else None
+        self._waiting_share: float | None = None
+        "of a step that learns once from each response: the time in which it waits for generation"
         self._record = RecordWriter(self._folder) if samples.keep else None
 
     def forget_after(self, step: int) -> None:
@@ -44,7 +49,7 @@ class SampleStore:
         self, fresh: Collected, collect: Callable[[Rollout, RunConfig], Collected], *, version: int
     ) -> Replayed | None:
         """Responses of earlier steps for the policy of a version, with what `collect` computes from them, if any."""
-        if self._buffer is None:
+        if self._buffer is None or (self.config.samples.reuse == "auto" and (self._waiting_share or 0.0) <= BOTTLENECK):
             return None
         seed = seeds.derive(self.config.rollout.seed, "replay", int(fresh.sequences.batch.groups.min()))
         drawn = self._buffer.draw(drawn_rows(self.config), version=version, seed=seed)
@@ -72,6 +77,23 @@ class SampleStore:
         left = self._buffer.add(table, priorities(batch, priority), version=version)
         dropped = {f"replay/dropped/{rule}": float(count) for rule, count in left.items()}
         return dropped | {"replay/groups": float(len(self._buffer))} | _drawn_metrics(batch, again)
+
+    def count_time(self, fresh: Collected, seconds: Mapping[str, float]) -> dict[str, float]:
+        """Take note of the times of a step, which decide about the next with `samples.reuse=auto`; returns metrics."""
+        if self.config.samples.reuse != "auto":
+            return {}
+        num_new = len(fresh.experience.batch.groups.unique())
+        num_drawn = 0 if fresh.replayed is None else len(fresh.replayed.drawn.groups)
+        learning = (seconds["step"] - seconds["wait"]) * num_new / (num_new + num_drawn)
+        share = seconds["wait"] / (seconds["wait"] + learning)
+        self._waiting_share = share if self._waiting_share is None else (self._waiting_share + share) / 2
+        return {"perf/waiting_share": self._waiting_share}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._waiting_share is None else {"waiting_share": self._waiting_share}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._waiting_share = state.get("waiting_share")
 
     def save(self, folder: Path) -> None:
         """Write the buffer into a checkpoint once the record of its steps is on disk. Raises RLCompatError."""
@@ -107,7 +129,7 @@ def corrected(config: RunConfig) -> RunConfig:
 
 def reuse_notes(config: RunConfig) -> list[str]:
     """What the user should know about the reuse of a run."""
-    reuse, notes = config.samples.reuse, []
+    reuse, notes = config.samples.most_uses, []
     if reuse > USEFUL:
         notes.append(f"`samples.reuse` is {reuse}, and more than {USEFUL} uses of a response seldom help and can harm")
     if reuse > 1 and corrected(config) is not config:

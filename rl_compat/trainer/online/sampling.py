@@ -17,7 +17,7 @@ from rl_compat.rewards.types import Scores, join_scores, pick_scores
 from rl_compat.trainer.phases import Phases
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorModel
-from rl_compat.workers.reward import RewardModel
+from rl_compat.workers.reward import EarlyScores, RewardModel
 
 Draw = Callable[[int], Sequence[Prompt]]
 "returns the given number of next prompts in the order of the run"
@@ -59,6 +59,7 @@ def sample(
     algorithm, rollout = config.algorithm, config.rollout
 
     def one_round(number: int, requested: Sequence[Prompt]) -> Sampled:
+        early = reward.early_scores()
         with phases("gen", items=len(requested) * algorithm.group_size) as on_progress:
             sequences = actor.generate(
                 requested,
@@ -69,8 +70,11 @@ def sample(
                 min_p=rollout.min_p,
                 seed=seeds.derive(phases.seed, "round", number),
                 on_progress=on_progress,
+                on_ended=early.add,
             ).result()
-        return Sampled(sequences=sequences, scores=start_scoring(reward, sequences, phases, name="reward", actor=actor))
+        with phases("reward"):
+            scores = start_scoring(reward, sequences, actor=actor, early=early)
+        return Sampled(sequences=sequences, scores=scores)
 
     if not algorithm.dynamic_sampling:
         return one_round(0, prompts)
@@ -89,13 +93,12 @@ def sample(
 
 
 def start_scoring(
-    reward: RewardModel, sequences: Sequences, phases: Phases, *, name: str, actor: ActorModel
+    reward: RewardModel, sequences: Sequences, *, actor: ActorModel, early: EarlyScores | None = None
 ) -> Future[Scores]:
     """The scores of responses, computed in the background unless a model on the devices of the actor computes them."""
-    with phases(name):
-        scores = reward.compute_rewards(sequences)
-        if reward.uses_device and reward.pool is actor.pool:
-            scores.result()
+    scores = reward.compute_rewards(sequences, early=early)
+    if reward.uses_device and reward.pool is actor.pool:
+        scores.result()
     return scores
 
 

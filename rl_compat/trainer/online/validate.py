@@ -112,14 +112,16 @@ def validate(
     on_progress: Callable[[int], None] | None = None,
 ) -> Validation:
     """Generate one response per prompt and score it with every reward function and, as `cost`, with the cost."""
+    early = reward.early_scores()
     sequences = actor.generate(
         prompts,
         max_new_tokens=config.data.max_response_length,
         temperature=config.trainer.validation_temperature,
         seed=seeds.derive(config.trainer.seed, "validation"),
         on_progress=on_progress,
+        on_ended=early.add,
     ).result()
-    scores = reward.compute_rewards(sequences).result()
+    scores = reward.compute_rewards(sequences, early=early).result()
     costs = {} if cost is None else {COST: cost.compute_rewards(sequences).result().rewards}
     batch = sequences.batch
     return Validation(

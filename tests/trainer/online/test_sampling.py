@@ -10,14 +10,17 @@ import pytest
 
 from rl_compat.batch import Sequences
 from rl_compat.config.types import AlgorithmConfig, RunConfig
+from rl_compat.distributed.group import WorkerGroup
 from rl_compat.rewards.types import Scores
 from rl_compat.trainer.online.sampling import Sampled, prompts_of, sample
 from rl_compat.trainer.phases import PhaseMemory, Phases
 from rl_compat.trainer.reporter import SilentReporter, Timer
 from rl_compat.trajectory import Prompt, Trajectory
 from rl_compat.workers.actor import ActorModel
-from rl_compat.workers.reward import RewardModel
+from rl_compat.workers.reward import EarlyScores, RewardModel, RewardWorker
 
+NOBODY = cast("WorkerGroup[RewardWorker]", None)
+"scores nothing early"
 MIXED = {3, 5, 8}
 "rows whose two responses get different rewards"
 
@@ -59,7 +62,10 @@ class Reward:
     uses_device = False
     pool = None
 
-    def compute_rewards(self, sequences: Sequences) -> Future[Scores]:
+    def early_scores(self) -> EarlyScores:
+        return EarlyScores(NOBODY)
+
+    def compute_rewards(self, sequences: Sequences, *, early: EarlyScores | None = None) -> Future[Scores]:
         rewards = tuple(map(self._reward, sequences.trajectories))
         future: Future[Scores] = Future()
         future.set_result(
