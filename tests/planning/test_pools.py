@@ -203,6 +203,20 @@ def test_the_number_of_shards_can_be_set() -> None:
     assert plan.pools["main"].choices["num_shards"].asked
 
 
+@pytest.mark.parametrize(("gib", "kept"), [(8, "none"), (12, "weights"), (24, "all")])
+def test_as_much_is_kept_whole_between_micro_batches_as_there_is_room_for(gib: int, kept: str) -> None:
+    config = with_plan(num_devices=2, num_shards=2, gradient_checkpointing=True, micro_batch_size=1)
+    plan = run(config, machine(*[gpu("a card", (8, 0), memory_bytes=gib * GIB)] * 2), QWEN_05B)
+
+    assert plan.pools["main"].choices["kept_whole"].value == kept
+    assert {role: planned.kept_whole for role, planned in plan.roles.items() if role != "rollout"} == {
+        "actor": kept,
+        "critic": kept,
+        "reference": kept,
+    }
+    assert fits(plan)
+
+
 def test_devices_that_compute_each_layer_together_hold_parts_of_its_activations() -> None:
     eight = machine(*[gpu("a card", (8, 0), memory_bytes=80 * GIB)] * 8)
     fixed = {"num_devices": 8, "num_shards": 8, "gradient_checkpointing": False, "micro_batch_size": 1}
