@@ -95,10 +95,13 @@ def _cannot_write(final: Path, error: Exception, *, written: int) -> CheckpointE
     sizes = ""
     if cause == WRITE_FAILURES[errno.ENOSPC][0]:
         sizes = f" ({format_bytes(written)} were written, {format_bytes(free)} are free)"
-    return CheckpointError(
+    failure = CheckpointError(
         f"checkpoint `{final}` could not be written: {cause}{sizes}",
         hint="; ".join(filter(None, [remedy, "earlier checkpoints are untouched, and the same command continues"])),
     )
+    for note in getattr(error, "__notes__", []):  # the rank that failed
+        failure.add_note(note)
+    return failure
 
 
 def _seal(folder: Path, step: int) -> None:

@@ -202,6 +202,7 @@ class Flaky:
 
 
 def test_of_two_rollouts_the_one_that_fails_keeps_its_version_and_generates_nothing(llama_folder: Path) -> None:
+    """ASYNC-02"""
     store = MemoryStore()
     pool = Pool(own_model(llama_folder), store)
     torch.manual_seed(1)

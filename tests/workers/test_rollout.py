@@ -310,30 +310,6 @@ def test_engines_that_share_the_copies_of_a_prompt_draw_what_one_engine_draws(
     assert len(set(found.values())) > 4
 
 
-def test_of_two_engines_one_that_lost_its_weights_half_way_gives_nothing_until_it_has_them(llama_folder: Path) -> None:
-    """ASYNC-02: the other one goes on with the new version; a version that changed nothing is one that both have."""
-    trained = policy(llama_folder)
-    source = trained.weight_source()
-    assert isinstance(source, SharedStorage)
-    sent, broken = Sent(source), Sent(source)
-    one, other = rollout(llama_folder, sent), rollout(llama_folder, broken)
-    assert generate(one) == generate(other)
-    learn(trained)
-    broken.breaks_after = 3
-    assert {number for response in generate(one) for number in response.policy_versions} == {1}
-    with pytest.raises(ConnectionError):
-        generate(other)
-    assert (one.version, other.version) == (1, 0)
-    with pytest.raises(ModelError):
-        other.session.generate(PROMPTS, SamplingParams(max_new_tokens=2))
-    broken.breaks_after = None
-    assert generate(other) == generate(one)
-    assert (one.version, other.version) == (1, 1)
-    num_sent = sent.num_sent
-    generate(one)
-    assert (one.version, sent.num_sent) == (1, num_sent)
-
-
 def test_an_engine_that_starts_late_generates_with_no_other_weights_than_those_of_the_policy(
     llama_folder: Path,
 ) -> None:
