@@ -9,9 +9,11 @@ if TYPE_CHECKING:
     from rl_compat.api.session import Session
     from rl_compat.api.train import TrainedRun, train
     from rl_compat.batch import Batch, Sequences
-    from rl_compat.config.types import AlgorithmConfig, OffPolicyConfig
+    from rl_compat.config.types import AlgorithmConfig, OffPolicyConfig, ReplayConfig, SamplesConfig
     from rl_compat.distributed.pool import ResourcePool
     from rl_compat.objectives.experience import Experience, ExperienceSettings, make_experience
+    from rl_compat.replay.buffer import DrawnGroups, ReplayBuffer
+    from rl_compat.replay.levels import ReplayRule
     from rl_compat.rewards.types import Scores
     from rl_compat.rollout.types import SamplingParams
     from rl_compat.trainer.callbacks import Callback
@@ -35,6 +37,7 @@ __all__ = [
     "CriticModel",
     "CriticOptions",
     "DataFlow",
+    "DrawnGroups",
     "Experience",
     "ExperienceSettings",
     "FunctionOptions",
@@ -42,9 +45,13 @@ __all__ = [
     "Prompt",
     "ReferenceModel",
     "ReferenceOptions",
+    "ReplayBuffer",
+    "ReplayConfig",
+    "ReplayRule",
     "ResourcePool",
     "RewardModel",
     "RewardOptions",
+    "SamplesConfig",
     "SamplingParams",
     "Scores",
     "Sequences",
@@ -66,6 +73,7 @@ _HOMES = {
     "CriticModel": "rl_compat.workers.critic",
     "CriticOptions": "rl_compat.workers.options",
     "DataFlow": "rl_compat.trainer.flow",
+    "DrawnGroups": "rl_compat.replay.buffer",
     "Experience": "rl_compat.objectives.experience",
     "ExperienceSettings": "rl_compat.objectives.experience",
     "FunctionOptions": "rl_compat.workers.options",
@@ -73,9 +81,13 @@ _HOMES = {
     "Prompt": "rl_compat.trajectory",
     "ReferenceModel": "rl_compat.workers.reference",
     "ReferenceOptions": "rl_compat.workers.options",
+    "ReplayBuffer": "rl_compat.replay.buffer",
+    "ReplayConfig": "rl_compat.config.types",
+    "ReplayRule": "rl_compat.replay.levels",
     "ResourcePool": "rl_compat.distributed.pool",
     "RewardModel": "rl_compat.workers.reward",
     "RewardOptions": "rl_compat.workers.options",
+    "SamplesConfig": "rl_compat.config.types",
     "SamplingParams": "rl_compat.rollout.types",
     "Scores": "rl_compat.rewards.types",
     "Sequences": "rl_compat.batch",

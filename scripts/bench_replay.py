@@ -72,7 +72,7 @@ def main() -> None:
         table = step_rows(step, tokens=given.tokens)
         priority = np.random.default_rng(step).random(PER_STEP) + 1e-3
         by_group = dict(zip(table["group"].to_pylist(), priority.tolist(), strict=True))
-        add.append(seconds_of(lambda: buffer.add(table, by_group, version=step)))  # noqa: B023
+        add.append(seconds_of(lambda: buffer.add_rows(table, by_group, version=step)))  # noqa: B023
         draw.append(seconds_of(lambda: buffer.draw(DRAWN, version=step, seed=step)))  # noqa: B023
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         tables = [step_rows(step, tokens=given.tokens) for step in range(RECORDED)]

@@ -12,7 +12,7 @@ import typer
 from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines
 from rl_compat.errors import ConfigError
-from rl_compat.units import format_bytes
+from rl_compat.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from rl_compat.replay.report import RecordSummary
@@ -79,12 +79,15 @@ def _range(text: str) -> tuple[int, int]:
 
 def _lines(found: RecordSummary) -> list[str]:
     reasons = ", ".join(f"{name} {count}" for name, count in found.finish_reasons.items())
-    uses = ", ".join(f"{count} prompts {uses} times" for uses, count in found.groups_by_uses.items())
+    uses = ", ".join(
+        f"{counted(count, 'prompt')} {counted(uses, 'time')}" for uses, count in found.groups_by_uses.items()
+    )
     rewards = "none"
     if found.reward_mean is not None:
         rewards = f"mean {found.reward_mean:.4g}, standard deviation {found.reward_std:.4g}"
     lines = {
-        "responses": f"{found.num_rows} to {found.num_groups} prompts, {format_bytes(found.num_bytes)}",
+        "responses": f"{found.num_rows} to {found.num_groups} prompts",
+        "on disk": f"{format_bytes(found.num_bytes)} in {counted(found.num_files, 'file')}",
         "steps": f"{found.first_step} to {found.last_step}",
         "versions": "unknown" if found.policy_versions is None else "{} to {}".format(*found.policy_versions),
         "rewards": rewards + (f", {found.num_unscored} without" if found.num_unscored else ""),

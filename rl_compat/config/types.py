@@ -389,6 +389,8 @@ class SamplesConfig:
     "most times that a response is trained on; `auto` is 2 while a step waits for generation more than half of its time"
     keep: bool = False
     "write all responses to parquet files in `replay/` of output_dir, for `rlc replay`, in place of samples.jsonl"
+    keep_gib: Positive | None = None
+    "most disk space of these files in GiB; the oldest steps are removed beyond it; no limit when not set"
     replay: ReplayConfig = field(default_factory=ReplayConfig)
 
     @property

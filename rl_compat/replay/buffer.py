@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
+import torch
 from numpy.typing import NDArray
 
+from rl_compat.batch import Batch, Sequences
 from rl_compat.config.types import SamplesConfig
-from rl_compat.errors import DamagedCheckpointError
-from rl_compat.replay.levels import ENTRY, RULES, Bounds, Entries, Level, draw_priorities
-from rl_compat.replay.priorities import Floats, draw, importance_weights, inclusion_probabilities
-from rl_compat.replay.rows import group_starts, oldest_versions, response_bytes
+from rl_compat.errors import ConfigError, DamagedCheckpointError, check_type
+from rl_compat.replay.levels import ENTRY, RULES, Entries, Level, ReplayBounds, ReplayRule, draw_priorities
+from rl_compat.replay.priorities import Floats, draw, importance_weights, inclusion_probabilities, priorities
+from rl_compat.replay.rows import Outcomes, group_starts, oldest_versions, response_bytes, to_sequences, to_table
+from rl_compat.rewards.types import Scores
 
 STATE_FILE = "replay.parquet"
 SAVED = ("uses", "oldest", "priority", "level")
@@ -36,22 +39,30 @@ class DrawnGroups:
     staleness: NDArray[np.int64]
     "policy versions between the oldest token of each group and the policy that learns"
 
-    def row_weights(self) -> Floats:
-        """The weight of each row."""
+    def responses(self) -> tuple[Sequences, Outcomes]:
+        """The responses, with the importance weights of their groups as `batch.weights`, and what scored them."""
+        sequences, outcomes = to_sequences(self.table)
+        batch = sequences.batch
         counts = np.diff(np.append(group_starts(self.table), len(self.table)))
-        return np.repeat(self.weights, counts)
+        of_rows = torch.as_tensor(np.repeat(self.weights, counts), dtype=torch.float32)
+        weighted = batch.with_(weights=of_rows[:, None] * batch.response_mask)
+        return replace(sequences, batch=weighted), outcomes
 
 
 class ReplayBuffer:
-    """Groups in memory, at most `settings.replay.capacity`; they enter and leave whole.
+    """Groups of responses in memory, at most `settings.replay.capacity`; they enter and leave whole.
 
-    Rows stay in the tables in which they came, and an index has a few numbers for each group.
+    A step draws groups, learns from them and from new ones, counts their use, and adds the new ones. Then the
+    `ReplayRule`s of the attribute `rules`, a tuple, are applied in their order; a program may change it.
     """
 
     def __init__(self, settings: SamplesConfig, *, hot: int) -> None:
         """`hot` newest groups are kept whatever their priority."""
+        check_type("settings", settings, SamplesConfig)
         self.settings = settings
+        self.rules: tuple[ReplayRule, ...] = RULES
         self.entries: Entries = np.empty(0, ENTRY)
+        "an index with a few numbers for each group; its rows stay in the tables in which they came"
         self._hot = min(hot, settings.replay.capacity)
         self._tables: dict[int, pyarrow.Table] = {}
         self._next_part = 0
@@ -60,7 +71,12 @@ class ReplayBuffer:
         return len(self.entries)
 
     def draw(self, count: int, *, version: int, seed: int) -> DrawnGroups | None:
-        """Up to `count` groups for the policy of a version; None if there are none. The buffer does not change."""
+        """Up to `count` groups for the policy of a version; None if there are none. The buffer does not change.
+
+        Raises ConfigError for a negative `count`.
+        """
+        if count < 0:
+            raise ConfigError(f"`count` is {count}, expected at least 0")
         bounds = self._bounds(version)
         stale = version - self.entries["oldest"] > self.settings.replay.max_staleness
         priority = np.where(stale, 0.0, draw_priorities(self.entries, bounds) ** self.settings.replay.alpha)
@@ -76,22 +92,44 @@ class ReplayBuffer:
             staleness=version - chosen["oldest"],
         )
 
+    def priorities(self, batch: Batch) -> dict[int, float]:
+        """The priority of each group of a batch that was trained on, as `settings.replay.priority` says.
+
+        Raises ConfigError for a batch that lacks what it is computed from.
+        """
+        return priorities(batch, self.settings.replay.priority)
+
     def count_use(self, priorities: Mapping[int, float]) -> None:
-        """Groups were trained on once more, and have these priorities."""
+        """Groups were trained on once more, and have these priorities. Raises ConfigError for others than it holds."""
         places = np.flatnonzero(np.isin(self.entries["group"], list(priorities)))
-        assert len(places) == len(priorities), "groups are drawn from the buffer"
+        if len(places) != len(priorities):
+            absent = sorted({*priorities} - {*self.entries["group"].tolist()})
+            raise ConfigError(f"the buffer has no group {absent[0]}", hint="give the priorities of drawn groups")
         self.entries["uses"][places] += 1
         self.entries["priority"][places] = [priorities[group] for group in self.entries["group"][places].tolist()]
 
-    def add(self, table: pyarrow.Table, priorities: Mapping[int, float], *, version: int) -> dict[str, int]:
-        """Add new groups, which were trained on once, and apply the rules for the policy of a version.
+    def add(
+        self, sequences: Sequences, scores: Scores, priorities: Mapping[int, float], *, version: int
+    ) -> dict[str, int]:
+        """Add new groups, which the policy of a version has trained on once, and apply the rules.
 
         Returns the number of groups that left, by the name of the rule. A group with the prompt and the responses of
-        an older one takes its place, and has been trained on as often as both together.
+        an older one takes its place, and has been trained on as often as both together. Raises ConfigError for a group
+        without a priority.
         """
+        table = to_table(sequences, Outcomes(scores=scores), step=version + 1)
+        return self.add_rows(table, priorities, version=version)
+
+    def add_rows(self, table: pyarrow.Table, priorities: Mapping[int, float], *, version: int) -> dict[str, int]:
+        """The same as `add` for rows of the record: the responses of whole groups, next to each other."""
         new = self._new_entries(table, version=version)
         new["uses"] = 1
-        new["priority"] = [priorities[group] for group in new["group"].tolist()]
+        try:
+            new["priority"] = [priorities[group] for group in new["group"].tolist()]
+        except KeyError as error:
+            raise ConfigError(
+                f"group {error} has no priority", hint="give one to each group of the responses"
+            ) from None
         self.entries = _with_copies_marked(self.entries, new)
         self._tables[self._next_part] = table
         self._next_part += 1
@@ -126,8 +164,8 @@ class ReplayBuffer:
         self._tables[self._next_part] = table
         self._next_part += 1
 
-    def _bounds(self, version: int) -> Bounds:
-        return Bounds(settings=self.settings, hot=self._hot, version=version)
+    def _bounds(self, version: int) -> ReplayBounds:
+        return ReplayBounds(settings=self.settings, hot=self._hot, version=version)
 
     def _new_entries(self, table: pyarrow.Table, *, version: int) -> Entries:
         """The groups of a table as hot entries of the next part."""
@@ -154,9 +192,9 @@ class ReplayBuffer:
             tables.append(self._tables[part].take(rows))
         return pyarrow.concat_tables(tables, promote_options="default").combine_chunks()
 
-    def _apply_rules(self, bounds: Bounds) -> dict[str, int]:
+    def _apply_rules(self, bounds: ReplayBounds) -> dict[str, int]:
         left = {}
-        for rule in RULES:
+        for rule in self.rules:
             found = rule.matches(self.entries, bounds)
             if rule.to is not None:
                 self.entries["level"][found] = rule.to

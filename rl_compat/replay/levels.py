@@ -42,8 +42,8 @@ class Level(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """What the rules compare with."""
+class ReplayBounds:
+    """What the rules of a buffer compare with."""
 
     settings: SamplesConfig
     hot: int
@@ -53,16 +53,19 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """Which groups leave a level, and for which other one."""
+class ReplayRule:
+    """Which groups leave a level of the buffer, and for which other one."""
 
     name: str
-    matches: Callable[[Entries, Bounds], Mask]
+    "in the metric `replay/dropped/NAME`"
+    matches: Callable[[Entries, ReplayBounds], Mask]
+    """which groups move, from an array of them with the fields `group`, `uses`, `oldest` (policy version), `priority`,
+    `level` (0 hot, 1 warm), `copied` and `count` (responses), and from the bounds `settings`, `hot` and `version`"""
     to: Level | None = None
     "None drops the group from memory"
 
 
-def draw_priorities(entries: Entries, bounds: Bounds) -> NDArray[np.float64]:
+def draw_priorities(entries: Entries, bounds: ReplayBounds) -> NDArray[np.float64]:
     """Priorities for a draw by the policy that learns."""
     found: NDArray[np.float64] = entries["priority"]
     if bounds.settings.replay.priority == "age":
@@ -70,12 +73,12 @@ def draw_priorities(entries: Entries, bounds: Bounds) -> NDArray[np.float64]:
     return found
 
 
-def _beyond_hot(entries: Entries, bounds: Bounds) -> Mask:
+def _beyond_hot(entries: Entries, bounds: ReplayBounds) -> Mask:
     hot: Mask = entries["level"] == Level.HOT
     return hot & (np.cumsum(hot[::-1])[::-1] > bounds.hot)
 
 
-def _beyond_capacity(entries: Entries, bounds: Bounds) -> Mask:
+def _beyond_capacity(entries: Entries, bounds: ReplayBounds) -> Mask:
     """The warm groups of lowest priority, the older one of two equals, as many as are too many."""
     found = np.zeros(len(entries), dtype=bool)
     warm = np.flatnonzero(entries["level"] == Level.WARM)
@@ -86,14 +89,14 @@ def _beyond_capacity(entries: Entries, bounds: Bounds) -> Mask:
 
 
 RULES = (
-    Rule(name="copies", matches=lambda entries, bounds: entries["copied"]),
-    Rule(name="used_up", matches=lambda entries, bounds: entries["uses"] >= bounds.settings.most_uses),
-    Rule(
+    ReplayRule(name="copies", matches=lambda entries, bounds: entries["copied"]),
+    ReplayRule(name="used_up", matches=lambda entries, bounds: entries["uses"] >= bounds.settings.most_uses),
+    ReplayRule(
         name="too_old",
         matches=lambda entries, bounds: bounds.version - entries["oldest"] > bounds.settings.replay.max_staleness,
     ),
-    Rule(name="no_priority", matches=lambda entries, bounds: ~(entries["priority"] > 0)),
-    Rule(name="not_newest", matches=_beyond_hot, to=Level.WARM),
-    Rule(name="displaced", matches=_beyond_capacity),
+    ReplayRule(name="no_priority", matches=lambda entries, bounds: ~(entries["priority"] > 0)),
+    ReplayRule(name="not_newest", matches=_beyond_hot, to=Level.WARM),
+    ReplayRule(name="displaced", matches=_beyond_capacity),
 )
 "applied in this order after each step"

@@ -23,11 +23,13 @@ Floats = NDArray[np.float64]
 
 
 def _advantage(batch: Batch) -> Tensor:
+    batch.require("advantages", reader="the priority")
     assert batch.advantages is not None
     return batch.advantages.abs()
 
 
 def _td_error(batch: Batch) -> Tensor:
+    batch.require("returns", "values", reader="the priority")
     assert batch.returns is not None and batch.values is not None
     return (batch.returns - batch.values).abs()
 

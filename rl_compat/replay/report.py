@@ -11,11 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow
-import pyarrow.parquet
 
-from rl_compat.errors import ConfigError
+from rl_compat.errors import ConfigError, write_failure
 from rl_compat.models.files.atomic import file_written_whole
-from rl_compat.replay.record import FOLDER, drawn_groups, parts, read_parts
+from rl_compat.replay.record import (
+    FOLDER,
+    drawn_groups,
+    file_versions,
+    read_steps,
+    record_files,
+    schema_of,
+    steps_of,
+    write_steps,
+)
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 FORMATS = (".parquet", ".jsonl")
@@ -29,6 +37,7 @@ class RecordSummary:
     num_groups: int
     first_step: int
     last_step: int
+    num_files: int
     num_bytes: int
     "on disk"
     policy_versions: tuple[int, int] | None
@@ -50,7 +59,7 @@ def record_folder(run: Path) -> Path:
     """The record of a run. Raises ConfigError if there is none."""
     if not run.is_dir():
         raise ConfigError(f"there is no folder `{run}`", hint="give the folder of a run, its `trainer.output_dir`")
-    if not parts(run / FOLDER):
+    if not record_files(run / FOLDER):
         raise ConfigError(f"`{run}` has no record of responses", hint="train with `samples.keep=true` to write one")
     return run / FOLDER
 
@@ -62,15 +71,16 @@ def summarize(folder: Path) -> RecordSummary:
     "by group"
     uses: Counter[int] = Counter()
     ages, versions = [], []
-    for step, table in read_parts(folder, ["group", "trained", "reward", "finish_reason"]):
+    for step, table in read_steps(folder, ["group", "trained", "reward", "finish_reason"]):
         rewards.append(table["reward"].to_numpy())
         finish_reasons.update(table["finish_reason"].to_pylist())
         step_of |= dict.fromkeys(table["group"].to_pylist(), step)
         drawn = drawn_groups(table)
         uses.update({*table.filter(table["trained"])["group"].to_pylist(), *drawn})
         ages += [step - step_of[group] for group in drawn if group in step_of]
-    for _, path in parts(folder):
-        versions += _version_range(path)
+    files = record_files(folder)
+    for file in files:
+        versions += file_versions(file)
     every = np.concatenate(rewards).astype(float)
     known = every[~np.isnan(every)]
     quantiles = np.quantile(known, QUANTILES).tolist() if len(known) else []
@@ -79,7 +89,8 @@ def summarize(folder: Path) -> RecordSummary:
         num_groups=len(step_of),
         first_step=min(step_of.values()),
         last_step=max(step_of.values()),
-        num_bytes=sum(path.stat().st_size for _, path in parts(folder)),
+        num_files=len(files),
+        num_bytes=sum(file.path.stat().st_size for file in files),
         policy_versions=(min(versions), max(versions)) if versions else None,
         reward_mean=float(known.mean()) if len(known) else None,
         reward_std=float(known.std()) if len(known) else None,
@@ -101,49 +112,32 @@ def export_rows(folder: Path, output: Path, *, steps: tuple[int, int] | None = N
         raise ConfigError(
             f"`{output}` ends with neither `.parquet` nor `.jsonl`", hint="name the file with one of them"
         )
-    first, last = steps or (0, parts(folder)[-1][0])
-    chosen = [step for step, _ in parts(folder) if first <= step <= last]
-    if not chosen:
-        held = f"{parts(folder)[0][0]} to {parts(folder)[-1][0]}"
+    files = record_files(folder)
+    held = [step for file in files for step in steps_of(file)]
+    first, last = steps or (held[0], held[-1])
+    if not any(first <= step <= last for step in held):
         raise ConfigError(
-            f"the record has no step from {first} to {last}, it has {held}", hint="give steps of the record"
+            f"the record has no step from {first} to {last}, it has {held[0]} to {held[-1]}",
+            hint="give steps of the record",
         )
-    tables = (table for step, table in read_parts(folder) if step in chosen)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with file_written_whole(output) as aside:
-        return _write_parquet(aside, tables, folder) if output.suffix == ".parquet" else _write_lines(aside, tables)
+    tables = read_steps(folder, steps=(first, last))
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        if output.suffix == ".parquet":
+            return write_steps(output, tables, schema_of(files))
+        with file_written_whole(output) as aside:
+            return _write_lines(aside, tables)
+    except OSError as error:
+        cause = write_failure(error)[0]
+        raise ConfigError(f"`{output}` could not be written: {cause}", hint="name a file in another folder") from error
 
 
-def _write_parquet(path: Path, tables: Iterator[pyarrow.Table], folder: Path) -> int:
-    schemas = [pyarrow.parquet.read_schema(part).remove_metadata() for _, part in parts(folder)]
-    schema, count = pyarrow.unify_schemas(schemas, promote_options="permissive"), 0
-    empty = schema.empty_table()
-    with pyarrow.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        for table in tables:
-            writer.write_table(pyarrow.concat_tables([empty, table], promote_options="permissive").select(schema.names))
-            count += len(table)
-    return count
-
-
-def _write_lines(path: Path, tables: Iterator[pyarrow.Table]) -> int:
+def _write_lines(path: Path, tables: Iterator[tuple[int, pyarrow.Table]]) -> int:
     count = 0
     with path.open("w", encoding="utf-8") as file:
-        for table in tables:
+        for _, table in tables:
             for row in table.to_pylist():
                 row["ground_truth"] = json.loads(row["ground_truth"])
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
             count += len(table)
     return count
-
-
-def _version_range(path: Path) -> list[int]:
-    """The smallest and the largest policy version of a file, from its statistics."""
-    found = []
-    metadata = pyarrow.parquet.read_metadata(path)
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        for column in (group.column(place) for place in range(group.num_columns)):
-            statistics = column.statistics
-            if column.path_in_schema.startswith("policy_versions.") and statistics and statistics.has_min_max:
-                found += [statistics.min, statistics.max]
-    return found

@@ -32,6 +32,7 @@ from rl_compat.errors import (
 )
 from rl_compat.models.files.atomic import flush, flush_tree
 from rl_compat.models.files.sources import file_sha256
+from rl_compat.replay.record import FOLDER
 from rl_compat.training.checked_files import read_sums
 from rl_compat.units import MIB, format_bytes
 
@@ -246,9 +247,10 @@ def most_at_once(root: Path, *, total_steps: int, save_every: int, keep: int) ->
     return min(keep + 1, len(existing) + coming)
 
 
-def check_disk(trainer: TrainerConfig, checkpoint_bytes: int, *, total_steps: int) -> None:
-    """Check that the disk has space for all checkpoints that the run keeps; existing ones count as free space.
+def check_disk(trainer: TrainerConfig, checkpoint_bytes: int, *, total_steps: int, record_bytes: int = 0) -> None:
+    """Check that the disk has space for all checkpoints that the run keeps, and for the record of its responses.
 
+    Existing checkpoints and an existing record count as free space. `record_bytes` is the most that the record takes.
     Raises DoesNotFitError, and ConfigError for a folder that cannot be created.
     """
     root = existing = Path(trainer.output_dir) / CHECKPOINTS
@@ -258,13 +260,15 @@ def check_disk(trainer: TrainerConfig, checkpoint_bytes: int, *, total_steps: in
         why = "is not writable" if existing.is_dir() else "is a file"
         raise ConfigError(f"`{root}` cannot be created: `{existing}` {why}", hint="set `trainer.output_dir`")
     count = most_at_once(root, total_steps=total_steps, save_every=trainer.save_every, keep=trainer.keep_checkpoints)
-    needed = checkpoint_bytes * count
-    free = shutil.disk_usage(existing).free + _size_of(root)
+    needed = checkpoint_bytes * count + record_bytes
+    free = shutil.disk_usage(existing).free + _size_of(root) + _size_of(root.with_name(FOLDER))
     if needed > free:
+        record = f" and up to {format_bytes(record_bytes)} of responses" if record_bytes else ""
         raise DoesNotFitError(
-            f"{count} checkpoint{'s' if count > 1 else ''} of {format_bytes(checkpoint_bytes)} at once need "
-            f"{format_bytes(needed)} in `{root}` and the disk has {format_bytes(free)}",
-            hint="lower `trainer.keep_checkpoints`, set `model.lora_rank`, or move `trainer.output_dir`",
+            f"{count} checkpoint{'s' if count > 1 else ''} of {format_bytes(checkpoint_bytes)} at once{record} need "
+            f"{format_bytes(needed)} in `{root.parent}` and the disk has {format_bytes(free)}",
+            hint=("set `samples.keep_gib`, " if record else "")
+            + "lower `trainer.keep_checkpoints`, set `model.lora_rank`, or move `trainer.output_dir`",
         )
 
 

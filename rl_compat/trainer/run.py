@@ -119,7 +119,7 @@ class Run:
         with ExitStack() as closers:
             closers.callback(self.recipe.close)
             with self._writing("the settings of the run"):
-                kept = self.folder.keep_record() if self.resumed.path is None else []
+                kept = self.folder.start_again() if self.resumed.path is None else []
                 self.folder.begin(self.config, setup.plan, setup.hardware)
             for note in kept:
                 self.reporter.say(f"warning: {note}")
@@ -160,6 +160,8 @@ class Run:
         try:
             if trainer.validate_before and self.boundary.step == 0:
                 self.before = self._validate(0)
+            elif not self.folder.has_validation(self.boundary.step):
+                self._validate_within(self.boundary.step)
             self._train()
             self._save()
             step = self.boundary.step
@@ -259,8 +261,7 @@ class Run:
         self.phases.timer.record(STEP, start=time.time() - time.perf_counter() + self.step_started, step=step)
         if saves:
             self._save()
-        if validates and step < self.prepared.total_steps:
-            self._validate(step)
+        self._validate_within(step)
         self._write_timeline(step)
 
     def _seconds(self) -> dict[str, float]:
@@ -268,6 +269,12 @@ class Run:
         waited, self.flow.wait_seconds = self.flow.wait_seconds, 0.0
         step = time.perf_counter() - self.step_started
         return self.phases.timer.take() | {"step": step, "wait": min(waited, step)}
+
+    def _validate_within(self, step: int) -> None:
+        """Validate after a step, where `trainer.validate_every` says so and it is not the last one."""
+        every = self.config.trainer.validate_every
+        if every and 0 < step < self.prepared.total_steps and step % every == 0:
+            self._validate(step)
 
     def _waits(self, seconds: Mapping[str, float]) -> dict[str, float]:
         """How long the learner waited for the rollout, where they work at the same time."""

@@ -52,7 +52,7 @@ _MAY_CHANGE = {
         "on_update",
     },
     "reward": {"timeout_seconds"},
-    "samples": {"keep"},
+    "samples": {"keep", "keep_gib"},
     "data": {"on_change", "streaming"},
 }
 "settings by section that may change when a run continues, in addition to all of `plan` and the pools"
@@ -101,15 +101,18 @@ class RunFolder:
         with file_written_whole(self.hardware) as aside:
             save_recording(hardware, aside)
 
-    def keep_record(self) -> list[str]:
-        """Keep the record of steps without a checkpoint under another name; a note if there are any.
+    def start_again(self) -> list[str]:
+        """Prepare the folder for a run that begins at step 1.
 
-        Call it before a run begins at step 1.
+        The record of steps without a checkpoint is kept under another name, with a note; that of a first step that did
+        not end is dropped.
         """
         if not self.metrics.exists() or not any(is_step(line) for line in self.metrics.open(encoding="utf-8")):
+            for file in (self.samples, self.timeline):
+                file.unlink(missing_ok=True)
             return []
         number = next(number for number in count(1) if not self.metrics.with_suffix(f".{number}.jsonl").exists())
-        for file in (self.metrics, self.samples, self.timeline, self.record):
+        for file in (self.samples, self.timeline, self.record, self.metrics):  # the last one tells of the others
             if file.exists():
                 file.rename(file.with_suffix(f".{number}{file.suffix}"))
         kept = self.metrics.with_suffix(f".{number}.jsonl")

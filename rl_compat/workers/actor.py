@@ -333,6 +333,13 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         start()
         return whole
 
+    def return_groups(self, sequences: Sequences) -> None:
+        """Take back the groups of a call of `generate`, unless later calls have taken some since."""
+        first, last = (int(group) for group in sequences.batch.groups.aminmax())
+        with self._counting:
+            if self.next_group == last + 1:
+                self.next_group = first
+
     def hand_over(self) -> None:
         """Give a rollout on another pool the weights of the policy, if they have changed.
 

@@ -113,6 +113,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "config.types",
         "distributed",
         "objectives",
+        "replay.buffer",
+        "replay.levels",
         "rewards.types",
         "rollout.types",
         "trainer",

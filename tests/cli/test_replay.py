@@ -36,7 +36,7 @@ def test_a_record_is_shown_in_numbers(run: Path, capsys: pytest.CaptureFixture[s
     assert found["reuse_age"] == [pytest.approx(7 / 3), 3]
     assert main(["replay", "show", str(run)]) == 0
     shown = capsys.readouterr().out
-    assert "9 to 5 prompts" in shown and "3 prompts 1 times, 1 prompts 2 times" in shown
+    assert "9 to 5 prompts" in shown and "3 prompts 1 time, 1 prompt 2 times" in shown
 
 
 @pytest.mark.parametrize(("steps", "expected"), [([], [1, 2, 3, 4, 5]), (["--steps", "2-3"], [3, 4])])
@@ -59,6 +59,8 @@ def test_responses_are_written_as_one_file(run: Path, tmp_path: Path, steps: lis
         (["show", "{run}/nothing"], {"{run}/nothing"}),
         (["show", "{run}/replay"], {"{run}/replay"}),
         (["export", "{run}", "{run}/out.csv"], {"{run}/out.csv"}),
+        (["export", "{run}", "/proc/out.jsonl"], {"/proc/out.jsonl"}),
+        (["export", "{run}", "{run}/folder.jsonl", "--force"], {"{run}/folder.jsonl"}),
         (["export", "{run}", "{run}/replay/step_00000001.parquet"], {"{run}/replay/step_00000001.parquet"}),
         (["export", "{run}", "{run}/out.jsonl", "--steps", "3"], {"3", "1", "4"}),
         (["export", "{run}", "{run}/out.jsonl", "--steps", "a-b"], {"--steps a-b"}),
@@ -67,8 +69,23 @@ def test_responses_are_written_as_one_file(run: Path, tmp_path: Path, steps: lis
 def test_what_cannot_be_done_is_a_usage_error(
     run: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], named: set[str]
 ) -> None:
+    (run / "folder.jsonl").mkdir()
+
     assert main(["replay", *(text.format(run=run) for text in arguments)]) == 2
 
     shown = capsys.readouterr().err
     assert all(name.format(run=run) in shown for name in named)
     assert not list(run.glob("out*"))
+
+
+@pytest.mark.parametrize("output", ["all.parquet", "all.jsonl"])
+def test_a_damaged_file_is_named_and_nothing_is_left(
+    run: Path, output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / FOLDER / "step_00000002.parquet").write_bytes(b"PAR1")
+
+    assert main(["replay", "show", str(run)]) == 1
+    assert main(["replay", "export", str(run), str(run / output)]) == 1
+
+    assert capsys.readouterr().err.count("step_00000002.parquet` cannot be read") == 2
+    assert not list(run.glob("*all*"))

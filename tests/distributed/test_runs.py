@@ -66,9 +66,7 @@ def train(arguments: list[str], *, reporter: Reporter | None = None, **plan: Any
 
 
 def samples(run: Path) -> list[dict[str, Any]]:
-    """The samples of a run. A validation between two steps takes numbers of groups, which its end after it does not."""
-    lines = map(json.loads, (run / "samples.jsonl").read_text().splitlines())
-    return [{key: value for key, value in line.items() if key != "group"} for line in lines]
+    return [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
 
 
 def without_handovers(run: Path) -> dict[int, dict[str, Any]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from fakes.part_settings import experience_settings
 
 from rl_compat.batch import Batch
+from rl_compat.config.types import OffPolicyConfig
 from rl_compat.objectives.experience import RewardParts, make_experience
 from rl_compat.trajectory import Prompt, Trajectory
 
@@ -161,6 +164,32 @@ def test_a_response_without_a_cost_is_left_out() -> None:
     assert experience.scored.tolist() == [False, True]
     assert experience.batch.cost_returns is not None
     assert experience.batch.cost_returns[0].tolist() == [0.0, 0.0]
+
+
+def test_tokens_of_a_draw_weigh_their_draw_times_their_truncated_ratio() -> None:
+    """A loop in float64 over the tokens of a group that was drawn again; the loss multiplies by these weights."""
+    generator = torch.Generator().manual_seed(0)
+    batch = batch_of([3, 1, 4], groups=[0, 0, 0])
+    old, rollout = (torch.randn(3, 4, generator=generator) for _ in range(2))
+    of_draw = torch.tensor([0.25, 1.0, 0.5])[:, None] * batch.response_mask
+    batch = batch.with_(old_logprobs=old, rollout_logprobs=rollout, weights=of_draw)
+    off_policy = OffPolicyConfig(importance="token", truncate=2.0)
+    settings = experience_settings("grpo", off_policy=off_policy)
+
+    weights = make_experience(batch, rewards=[1.0, 0.0, 2.0], settings=settings).batch.weights
+
+    assert weights is not None
+    expected = [
+        [
+            float(of_draw[row, t]) * min(2.0, math.exp(float(old[row, t]) - float(rollout[row, t])))
+            if batch.response_mask[row, t]
+            else 0.0
+            for t in range(4)
+        ]
+        for row in range(3)
+    ]
+    assert max(map(max, expected)) > 0
+    assert weights.tolist() == [pytest.approx(row, rel=1e-6) for row in expected]
 
 
 def test_parts_of_a_reward_are_compared_by_themselves() -> None:

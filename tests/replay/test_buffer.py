@@ -14,10 +14,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from rl_compat.batch import Sequences
 from rl_compat.config.types import ReplayConfig, SamplesConfig
-from rl_compat.errors import DamagedCheckpointError
+from rl_compat.errors import ConfigError, DamagedCheckpointError
 from rl_compat.replay.buffer import STATE_FILE, ReplayBuffer
-from rl_compat.replay.levels import Level
+from rl_compat.replay.levels import Level, ReplayRule
+from rl_compat.rewards.types import Scores
 
 
 def buffer(*, hot: int = 2, reuse: int = 3, **settings: Any) -> ReplayBuffer:
@@ -31,7 +33,7 @@ def held(found: ReplayBuffer) -> dict[int, Level]:
 
 def add(found: ReplayBuffer, priorities: dict[int, float], *, version: int = 0) -> dict[str, int]:
     """The number of groups that left, by the rules by which some did."""
-    left = found.add(groups(*priorities, version=version), priorities, version=version)
+    left = found.add_rows(groups(*priorities, version=version), priorities, version=version)
     return {name: count for name, count in left.items() if count}
 
 
@@ -58,7 +60,7 @@ def test_a_group_is_drawn_whole_with_its_rows() -> None:
     assert drawn.groups.tolist() == [1, 2]
     assert drawn.table["response_ids"].to_pylist() == [[1, 0], [1, 1], [2, 0], [2, 1]]
     assert drawn.staleness.tolist() == [2, 2]
-    assert drawn.row_weights().tolist() == [1, 1, 1, 1]
+    assert drawn.responses()[0].batch.weights.tolist() == [[1, 1]] * 4
     assert found.draw(0, version=5, seed=0) is None
 
 
@@ -87,7 +89,7 @@ def test_a_stale_group_is_neither_drawn_nor_kept() -> None:
 def test_the_age_of_a_group_is_that_of_its_oldest_token() -> None:
     found = buffer()
     mixed = response(1, (5, 6), version=4)
-    found.add(rows(response(1, (7,), version=2), mixed), {1: 1.0}, version=4)
+    found.add_rows(rows(response(1, (7,), version=2), mixed), {1: 1.0}, version=4)
 
     assert found.entries["oldest"].tolist() == [2]
 
@@ -101,13 +103,13 @@ def test_groups_without_a_priority_are_not_kept() -> None:
 
 def test_the_same_responses_to_the_same_prompt_count_once() -> None:
     found = buffer(reuse=4, hot=4)
-    found.add(rows(response(1, (5, 6), row=3), response(1, (8,), row=3)), {1: 1.0}, version=0)
-    found.add(rows(response(2, (8,), row=3), response(2, (5, 6), row=3)), {2: 1.0}, version=1)
-    found.add(rows(response(3, (8,), row=4), response(3, (5, 6), row=4)), {3: 1.0}, version=1)
-    found.add(rows(response(4, (8, 5), row=3), response(4, (6,), row=3)), {4: 1.0}, version=1)
+    found.add_rows(rows(response(1, (5, 6), row=3), response(1, (8,), row=3)), {1: 1.0}, version=0)
+    found.add_rows(rows(response(2, (8,), row=3), response(2, (5, 6), row=3)), {2: 1.0}, version=1)
+    found.add_rows(rows(response(3, (8,), row=4), response(3, (5, 6), row=4)), {3: 1.0}, version=1)
+    found.add_rows(rows(response(4, (8, 5), row=3), response(4, (6,), row=3)), {4: 1.0}, version=1)
 
     assert {int(entry["group"]): int(entry["uses"]) for entry in found.entries} == {2: 2, 3: 1, 4: 1}
-    found.add(
+    found.add_rows(
         rows(response(7, (8,), row=4), response(8, (1,), row=5), response(9, (1,), row=5)),
         {7: 1.0, 8: 1.0, 9: 1.0},
         version=1,
@@ -136,6 +138,43 @@ def test_the_same_seed_draws_the_same_groups() -> None:
     assert first.groups.tolist() == again.groups.tolist() != other.groups.tolist()
 
 
+def test_responses_and_their_rewards_come_back_as_they_were() -> None:
+    trajectories = [response(3, (5, 6), version=1), response(3, (7,), version=1)]
+    sequences = Sequences.from_trajectories(trajectories, ["five six", "seven"])
+    scores = Scores(rewards=(0.5, None), correct=(True, None), components={"length": (2.0, None)})
+    found = buffer()
+
+    found.add(sequences, scores, {3: 2.0}, version=1)
+    drawn = found.draw(1, version=1, seed=0)
+
+    assert drawn is not None
+    again, outcomes = drawn.responses()
+    assert again.texts == sequences.texts
+    assert again.batch.response_ids.equal(sequences.batch.response_ids)
+    assert again.batch.rollout_logprobs.equal(sequences.batch.rollout_logprobs)
+    assert again.batch.weights.tolist() == [[1, 1], [1, 0]]
+    assert (outcomes.scores.rewards, outcomes.scores.components) == (scores.rewards, scores.components)
+
+
+def test_rules_are_data_that_a_program_may_add_to() -> None:
+    wrong = ReplayRule(name="wrong", matches=lambda entries, bounds: entries["priority"] < 0.1)
+    found = buffer()
+    found.rules += (wrong,)
+
+    assert add(found, {1: 0.5, 2: 0.05}) == {"wrong": 1}
+    assert set(held(found)) == {1}
+
+
+def test_groups_that_do_not_fit_the_call_are_named() -> None:
+    found = buffer()
+    with pytest.raises(ConfigError, match="group 2"):
+        found.add_rows(groups(1, 2), {1: 1.0}, version=0)
+    with pytest.raises(ConfigError, match="group 7"):
+        found.count_use({7: 1.0})
+    with pytest.raises(ConfigError, match="`count` is -1"):
+        found.draw(-1, version=0, seed=0)
+
+
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / STATE_FILE).write_bytes(b"PAR1 and no more")
 
@@ -154,7 +193,7 @@ def test_memory_follows_the_capacity_and_not_the_number_of_groups(total: int, ca
     generator = np.random.default_rng(0)
     for first in range(0, total, step):
         priority = dict(zip(range(first, first + step), generator.random(step) + 0.1, strict=True))
-        found.add(many_groups(first, step), priority, version=0)
+        found.add_rows(many_groups(first, step), priority, version=0)
         assert len(found) == min(capacity, first + step)
         assert pyarrow.total_allocated_bytes() - before < 2.2 * one * (len(found) + step)
 

@@ -210,6 +210,14 @@ def test_too_small_a_disk_is_refused_with_both_numbers(tmp_path: Path) -> None:
     check_disk(trainer, 1024, total_steps=10)
 
 
+def test_the_record_of_responses_counts_as_well(tmp_path: Path) -> None:
+    trainer = TrainerConfig(output_dir=str(tmp_path / "run"), save_every=1, keep_checkpoints=2)
+    with pytest.raises(DoesNotFitError) as stop:
+        check_disk(trainer, 1024, total_steps=10, record_bytes=5 * 1024**4)
+    assert "5.0 TiB" in stop.value.message and "samples.keep_gib" in str(stop.value.hint)
+    check_disk(trainer, 1024, total_steps=10, record_bytes=1024)
+
+
 @pytest.mark.parametrize(
     ("existing", "total_steps", "save_every", "keep", "expected"),
     [

@@ -75,6 +75,26 @@ def test_kill_9_in_step_4_and_the_same_command_again_give_the_uninterrupted_run(
     assert_same_weights(run, whole_ppo_run, "critic")
 
 
+def test_a_validation_that_a_killed_process_did_not_reach_is_made_up_for(llama_folder: Path, tmp_path: Path) -> None:
+    """Between the checkpoint of a step and its validation; later steps have the same groups."""
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    changes = GRPO_LORA | {"model.lora_dropout": 0.0}
+    often = {"validate_every": 1, "validate_before": False, "num_steps": 3, "keep_checkpoints": 3}
+    train(settings(llama_folder, whole, changes, **often))
+    copy_at_step(whole, run, 2)
+    kept = (run / "metrics.jsonl").read_text().splitlines(keepends=True)[:3]
+    assert ['"training/global_step"' in line for line in kept] == [True, False, True]
+    (run / "metrics.jsonl").write_text("".join(kept))
+
+    train(settings(llama_folder, run, changes, **often))
+
+    assert [record["step"] for record in records(run)] == [record["step"] for record in records(whole)]
+    assert [record.get("val-aux/response_length/mean") for record in records(run)] == [
+        record.get("val-aux/response_length/mean") for record in records(whole)
+    ]
+    assert (run / "samples.jsonl").read_text() == (whole / "samples.jsonl").read_text()
+
+
 def test_the_compared_run_learns_and_moves_its_controllers(whole_ppo_run: Path) -> None:
     """What the tests here compare is not a row of zeros."""
     of_step = steps(whole_ppo_run)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,13 @@ import pytest
 from fakes.runs import GRPO_LORA, PPO, records, settings, steps, train
 from safetensors.torch import load_file
 
-from rl_compat.replay.record import drawn_groups, read_parts
+from rl_compat.config.load import load_config
+from rl_compat.config.types import RunConfig
+from rl_compat.replay.buffer import STATE_FILE
+from rl_compat.replay.record import drawn_groups, read_steps
 from rl_compat.replay.report import summarize
-from rl_compat.trainer.checkpoints import find_newest
 from rl_compat.trainer.online import reuse
+from rl_compat.trainer.online.reuse import stored_bytes
 
 GRPO = GRPO_LORA | {"model.lora_dropout": 0.0, "samples.keep": True}
 REUSE = {"samples.reuse": 3, "samples.replay.draws": 1, "samples.replay.priority": "advantage"}
@@ -33,7 +34,7 @@ def assert_same_weights(run: Path, other: Path, *, step: int) -> None:
 
 def record(run: Path) -> dict[int, tuple[list[int], list[int]]]:
     """The groups of each step, and those it drew."""
-    return {step: (table["group"].to_pylist(), drawn_groups(table)) for step, table in read_parts(run / "replay")}
+    return {step: (table["group"].to_pylist(), drawn_groups(table)) for step, table in read_steps(run / "replay")}
 
 
 @pytest.fixture(scope="module")
@@ -44,19 +45,26 @@ def whole(llama_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_record_changes_no_number(llama_folder: Path, tmp_path: Path) -> None:
-    for name, keep in (("kept", True), ("not", False)):
-        train(settings(llama_folder, tmp_path / name, GRPO, {"samples.keep": keep}, num_steps=2))
+    """Nor does its limit, which here is less than a step."""
+    for name, record in (("kept", {"samples.keep_gib": 1e-6}), ("not", {"samples.keep": False})):
+        train(settings(llama_folder, tmp_path / name, GRPO, record, num_steps=2))
 
     kept, without = tmp_path / "kept", tmp_path / "not"
     assert steps(kept) == steps(without)
     assert_same_weights(kept, without, step=2)
-    assert [
-        (kept / "samples.jsonl").exists() and (kept / "samples.jsonl").read_text(),
-        (without / "replay").exists(),
-    ] == [
-        "",
-        False,
-    ]
+    assert (kept / "samples.jsonl").read_text() == ""
+    assert (list(record(kept)), (without / "replay").exists()) == ([2], False)
+
+
+def test_the_disk_space_that_is_checked_before_a_run_is_enough_for_its_record(whole: Path) -> None:
+    config = load_config(whole / "run.toml", []).config
+    size = sum(path.stat().st_size for path in (whole / "replay").iterdir())
+
+    assert size <= stored_bytes(config, total_steps=6).record
+    assert (whole / "checkpoints" / "step_6" / STATE_FILE).stat().st_size <= stored_bytes(config, total_steps=6).buffer
+    limited = replace(config, samples=replace(config.samples, keep_gib=1.0))
+    assert stored_bytes(limited, total_steps=10**9).record < 1.2 * 1024**3
+    assert stored_bytes(RunConfig(), total_steps=6) == (0, 0)
 
 
 def test_no_response_is_trained_on_more_often_than_allowed(whole: Path) -> None:
@@ -106,29 +114,6 @@ def test_every_kind_of_algorithm_trains_on_drawn_responses(
     assert all(of_step[step]["actor/grad_norm"] > 0 for step in (1, 2, 3))
 
 
-@pytest.mark.slow
-def test_kill_9_and_the_same_command_again_give_the_uninterrupted_run(
-    whole: Path, llama_folder: Path, tmp_path: Path, on_one_core: list[str]
-) -> None:
-    run = tmp_path / "run"
-    dies = {"reward.function_arguments.signal": "9", "reward.function_arguments.at_call": "5"}
-    arguments = settings(llama_folder, run, GRPO, REUSE, dies, num_steps=6, keep_checkpoints=6)
-    code = subprocess.run(
-        [sys.executable, "-m", "rl_compat", "train", *on_one_core, *arguments],
-        capture_output=True,
-        timeout=240,
-        check=False,
-    ).returncode
-    assert code == -signal.SIGKILL
-    assert find_newest(run / "checkpoints").step < 6
-
-    train(arguments)
-
-    assert record(run) == record(whole)
-    assert steps(run) == steps(whole)
-    assert_same_weights(run, whole, step=6)
-
-
 def test_an_earlier_checkpoint_brings_back_its_buffer(whole: Path, llama_folder: Path, tmp_path: Path) -> None:
     """Steps after a checkpoint are trained again as they were, with the same draws."""
     resume = whole / "checkpoints" / "step_3"
@@ -149,7 +134,7 @@ def test_prompts_that_dynamic_sampling_replaced_are_recorded_and_not_drawn(llama
 
     filtered: set[int] = set()
     drawn: set[int] = set()
-    for step, table in read_parts(tmp_path / "run" / "replay"):
+    for step, table in read_steps(tmp_path / "run" / "replay"):
         trained = table.filter(table["trained"])["group"].unique().to_pylist()
         measured = steps(tmp_path / "run")[step]
         assert len(trained) == measured["training/filter_groups/kept_prompts"]

@@ -98,6 +98,11 @@ def _rules() -> tuple[InertSettings, ...]:
         ),
         *(_own(row.name) for row in OFFLINE_ROWS),
         InertSettings(
+            ("samples.keep_gib",),
+            lambda config: not config.samples.keep,
+            "`samples.keep` is false",
+        ),
+        InertSettings(
             _group("samples.replay"),
             lambda config: config.samples.reuse == 1,
             "`samples.reuse` is 1",

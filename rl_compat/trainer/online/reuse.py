@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from rl_compat import seeds
 from rl_compat.algorithms.masking import masked_mean
@@ -18,12 +17,15 @@ from rl_compat.config.rules.follow import STALE_TRUNCATE, applies_ratio
 from rl_compat.config.types import RunConfig
 from rl_compat.planning.workload import drawn_rows
 from rl_compat.replay.buffer import DrawnGroups, ReplayBuffer
-from rl_compat.replay.priorities import effective_fraction, priorities
-from rl_compat.replay.record import FOLDER, RecordWriter, forget_steps_after
-from rl_compat.replay.rows import Outcomes, to_sequences, to_table
+from rl_compat.replay.priorities import effective_fraction
+from rl_compat.replay.record import FOLDER, RecordLimits, RecordWriter, forget_steps_after
+from rl_compat.replay.rows import Outcomes, to_table
 from rl_compat.rewards.types import Scores
 from rl_compat.trainer.loop import Collected, Replayed, Rollout
+from rl_compat.units import GIB
 
+ROW_BYTES, PROMPT_TOKEN_BYTES, RESPONSE_TOKEN_BYTES, STEP_BYTES = 64, 6, 11, 16_384
+"compressed, on the disk: ids and text of tokens, of responses also log-probabilities; a step has a header"
 USEFUL = 3
 "uses of a response above which nothing is gained"
 BOTTLENECK = 0.5
@@ -39,7 +41,7 @@ class SampleStore:
         self._buffer = ReplayBuffer(samples, hot=config.trainer.batch_size) if samples.most_uses > 1 else None
         self._waiting_share: float | None = None
         "of a step that learns once from each response: the time in which it waits for generation"
-        self._record = RecordWriter(self._folder) if samples.keep else None
+        self._record = RecordWriter(self._folder, record_limits(config)) if samples.keep else None
 
     def forget_after(self, step: int) -> None:
         """Drop the record of later steps, which the run takes now."""
@@ -71,10 +73,10 @@ class SampleStore:
             self._record.write(step, *rows, drawn=drawn)
         if self._buffer is None:
             return {}
-        batch, priority = fresh.experience.batch, self.config.samples.replay.priority
+        batch = fresh.experience.batch
         if again is not None:
-            self._buffer.count_use(priorities(again.experience.batch, priority))
-        left = self._buffer.add(table, priorities(batch, priority), version=version)
+            self._buffer.count_use(self._buffer.priorities(again.experience.batch))
+        left = self._buffer.add_rows(table, self._buffer.priorities(batch), version=version)
         dropped = {f"replay/dropped/{rule}": float(count) for rule, count in left.items()}
         return dropped | {"replay/groups": float(len(self._buffer))} | _drawn_metrics(batch, again)
 
@@ -127,6 +129,33 @@ def corrected(config: RunConfig) -> RunConfig:
     )
 
 
+def record_limits(config: RunConfig) -> RecordLimits:
+    """What becomes of the files of the record of a run."""
+    limit = config.samples.keep_gib
+    return RecordLimits(max_bytes=None if limit is None else int(limit * GIB))
+
+
+class StoredBytes(NamedTuple):
+    """The most disk space of stored responses."""
+
+    record: int
+    buffer: int
+    "in each checkpoint"
+
+
+def stored_bytes(config: RunConfig, *, total_steps: int) -> StoredBytes:
+    """The disk space of the responses of a run, all of them as long as they may be."""
+    data, samples, algorithm = config.data, config.samples, config.algorithm
+    row = ROW_BYTES + PROMPT_TOKEN_BYTES * data.max_prompt_length + RESPONSE_TOKEN_BYTES * data.max_response_length
+    rounds = algorithm.max_sampling_rounds if algorithm.dynamic_sampling else 1
+    step = STEP_BYTES + config.trainer.batch_size * algorithm.group_size * rounds * row
+    record, limits = total_steps * step if samples.keep else 0, record_limits(config)
+    if limits.max_bytes is not None:
+        record = min(record, limits.max_bytes + int(limits.max_merged_bytes) + step)
+    buffer = samples.replay.capacity * algorithm.group_size * row if samples.most_uses > 1 else 0
+    return StoredBytes(record=record, buffer=buffer)
+
+
 def reuse_notes(config: RunConfig) -> list[str]:
     """What the user should know about the reuse of a run."""
     reuse, notes = config.samples.most_uses, []
@@ -151,15 +180,13 @@ def _outcomes(collected: Collected) -> Outcomes:
 
 def _as_rollout(drawn: DrawnGroups, fresh: Scores) -> Rollout:
     """Drawn groups as if they had just been generated, weighted as they were drawn."""
-    sequences, outcomes = to_sequences(drawn.table)
-    batch = sequences.batch
-    weights = torch.as_tensor(drawn.row_weights(), dtype=torch.float32)[:, None] * batch.response_mask
+    sequences, outcomes = drawn.responses()
     scores = replace(outcomes.scores, weights=fresh.weights)
     costs = outcomes.costs
     greedy = outcomes.greedy_rewards
-    of_groups = None if greedy is None else dict(zip(batch.groups.tolist(), greedy, strict=True))
+    of_groups = None if greedy is None else dict(zip(sequences.batch.groups.tolist(), greedy, strict=True))
     return Rollout(
-        sequences=replace(sequences, batch=batch.with_(weights=weights)),
+        sequences=sequences,
         scores=_done(scores),
         costs=None if costs is None else _done(replace(scores, rewards=tuple(costs))),
         greedy_rewards=None if of_groups is None else tuple(of_groups[group] for group in sorted(of_groups)),

@@ -111,7 +111,10 @@ def validate(
     cost: RewardModel | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Validation:
-    """Generate one response per prompt and score it with every reward function and, as `cost`, with the cost."""
+    """Generate one response per prompt and score it with every reward function and, as `cost`, with the cost.
+
+    The groups of the responses are used again, so that a validation changes no number of a run.
+    """
     early = reward.early_scores()
     sequences = actor.generate(
         prompts,
@@ -121,6 +124,7 @@ def validate(
         on_progress=on_progress,
         on_ended=early.add,
     ).result()
+    actor.return_groups(sequences)
     scores = reward.compute_rewards(sequences, early=early).result()
     costs = {} if cost is None else {COST: cost.compute_rewards(sequences).result().rewards}
     batch = sequences.batch

@@ -13,7 +13,7 @@ from rl_compat.planning.types import RoleName
 from rl_compat.rewards.checks import check_rows
 from rl_compat.trainer.checkpoints import check_disk
 from rl_compat.trainer.online.prompt_data import load_training_data, load_validation_prompts
-from rl_compat.trainer.online.reuse import reuse_notes
+from rl_compat.trainer.online.reuse import reuse_notes, stored_bytes
 from rl_compat.trainer.recipe import PreparedRun
 from rl_compat.trainer.setup.objects import PythonObjects
 from rl_compat.trajectory import Prompt
@@ -53,7 +53,8 @@ def check_run(config: RunConfig, hardware: Hardware, objects: PythonObjects = Py
     prompts = [*training.sample(), *validation]
     order = training.order(config.trainer.batch_size, shuffle=config.data.shuffle, seed=config.data.seed)
     total_steps = config.trainer.num_steps or config.trainer.num_epochs * order.steps_per_epoch
-    check_disk(config.trainer, size, total_steps=total_steps)
+    on_disk = stored_bytes(config, total_steps=total_steps)
+    check_disk(config.trainer, size + on_disk.buffer, total_steps=total_steps, record_bytes=on_disk.record)
     return Prepared(
         setup=setup,
         checkpoint_bytes=size,
