@@ -291,7 +291,7 @@ def check_sums(run: Path, settings: dict[str, Any]) -> None:
         )
     assert max(seen.values()) == 1 and uses.keys() <= seen.keys()
     assert max(uses.values()) <= settings.get("samples.reuse", 1)
-    assert Counter(rows) + Counter(state["recipe"]["left_over"]) == Counter(taken)
+    assert Counter(rows) + Counter(state["pending"]) == Counter(taken)
 
 
 def check_same(run: Path, whole: Path, settings: dict[str, Any]) -> None:

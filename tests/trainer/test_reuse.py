@@ -12,12 +12,12 @@ from fakes.runs import GRPO_LORA, PPO, records, settings, steps, train
 from safetensors.torch import load_file
 
 from rl_compat.config.load import load_config
-from rl_compat.config.types import RunConfig
+from rl_compat.config.types import RunConfig, SamplesConfig
 from rl_compat.replay.buffer import STATE_FILE
 from rl_compat.replay.record import drawn_groups, read_steps
 from rl_compat.replay.report import summarize
 from rl_compat.trainer.online import reuse
-from rl_compat.trainer.online.reuse import stored_bytes
+from rl_compat.trainer.online.reuse import reuse_notes, stored_bytes
 
 GRPO = GRPO_LORA | {"model.lora_dropout": 0.0, "samples.keep": True}
 REUSE = {"samples.reuse": 3, "samples.replay.draws": 1, "samples.replay.priority": "advantage"}
@@ -46,8 +46,8 @@ def whole(llama_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_record_changes_no_number(llama_folder: Path, tmp_path: Path) -> None:
     """Nor does its limit, which here is less than a step."""
-    for name, record in (("kept", {"samples.keep_gib": 1e-6}), ("not", {"samples.keep": False})):
-        train(settings(llama_folder, tmp_path / name, GRPO, record, num_steps=2))
+    for name, samples in (("kept", {"samples.keep_gib": 1e-6}), ("not", {"samples.keep": False})):
+        train(settings(llama_folder, tmp_path / name, GRPO, samples, num_steps=2))
 
     kept, without = tmp_path / "kept", tmp_path / "not"
     assert steps(kept) == steps(without)
@@ -65,6 +65,14 @@ def test_the_disk_space_that_is_checked_before_a_run_is_enough_for_its_record(wh
     limited = replace(config, samples=replace(config.samples, keep_gib=1.0))
     assert stored_bytes(limited, total_steps=10**9).record < 1.2 * 1024**3
     assert stored_bytes(RunConfig(), total_steps=6) == (0, 0)
+
+
+def test_more_uses_than_are_useful_are_warned_about() -> None:
+    def notes(reuse: int) -> str:
+        return " ".join(reuse_notes(replace(RunConfig(), samples=SamplesConfig(reuse=reuse))))
+
+    assert "`samples.reuse` is 4" in notes(4)
+    assert "`samples.reuse`" not in notes(3) and notes(1) == ""
 
 
 def test_no_response_is_trained_on_more_often_than_allowed(whole: Path) -> None:

@@ -31,6 +31,7 @@ def test_the_error_of_a_critic_needs_a_critic() -> None:
     [
         (["samples.replay.capacity=5"], "samples.replay.capacity"),
         (["samples.reuse=2", "samples.replay.alpha=1"], "samples.replay.alpha"),
+        (["samples.keep_gib=5"], "samples.keep_gib"),
         (["samples.keep=true", "trainer.num_sample_generations=9"], "trainer.num_sample_generations"),
         (["algorithm.name=sft", "samples.reuse=2"], "samples.reuse"),
     ],
