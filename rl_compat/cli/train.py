@@ -98,7 +98,7 @@ def train(
 def _last_line(outcome: RunOutcome, training: Training, again: str) -> str:
     """What happened, why, and what follows."""
     run = shlex.quote(str(training.folder.path))
-    if outcome.ending == "finished":
+    if outcome.ending in ("finished", "nothing to do"):
         return f"finished all {outcome.total_steps} steps; `rlc eval {run}` evaluates, `rlc export {run} DIR` exports"
     why: object = outcome.interrupted
     if outcome.interrupted is None:
