@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, Self, TypeVar
@@ -31,6 +32,8 @@ class Role(ABC, Generic[Settings, Workers]):
         self._shared = shared
         self._settings: Settings | None = None
         self._workers: Workers | None = None
+        self._starting = threading.RLock()
+        "held while the workers start, so that calls from several threads start them once"
         self._closed = False
 
     @property
@@ -43,9 +46,10 @@ class Role(ABC, Generic[Settings, Workers]):
     def workers(self) -> Workers:
         if self._closed:
             raise ConfigError(f"the {self.role} is closed")
-        if self._workers is None:
-            self._workers = self._start(self.settings)
-        return self._workers
+        with self._starting:
+            if self._workers is None:
+                self._workers = self._start(self.settings)
+            return self._workers
 
     def start(self) -> Self:
         """Start the workers now instead of at the first call. Raises ModelError, HardwareError or DoesNotFitError."""
