@@ -118,6 +118,8 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         "revision of the weights that a rollout on another pool has"
         self._dtypes: Mapping[str, torch.dtype] = {}
         "of the weights of that rollout"
+        self._handing_over = threading.Lock()
+        "held during a handover, so that calls from several threads make it once"
         self._counting = threading.Lock()
         self._num_calls = 0
         self._is_learning = False
@@ -348,17 +350,18 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         way = self.workers.way
         if way is None:
             return
-        revision = self.policy.run(PolicyWorker.revision).result()
-        if revision == self._handed_over:
-            return
-        if way == "mapped":
-            mapped = self.policy.run(PolicyWorker.map_weights).result()
-            self.rollout.run(RolloutWorker.read, mapped=mapped).result()
-        else:
-            self._dtypes = self._dtypes or self.rollout.run(RolloutWorker.weight_dtypes).result()
-            published = self.policy.run(PolicyWorker.publish, store=way, dtypes=self._dtypes).result()
-            self.rollout.run(RolloutWorker.offer, published=published).result()
-        self._handed_over = revision
+        with self._handing_over:
+            revision = self.policy.run(PolicyWorker.revision).result()
+            if revision == self._handed_over:
+                return
+            if way == "mapped":
+                mapped = self.policy.run(PolicyWorker.map_weights).result()
+                self.rollout.run(RolloutWorker.read, mapped=mapped).result()
+            else:
+                self._dtypes = self._dtypes or self.rollout.run(RolloutWorker.weight_dtypes).result()
+                published = self.policy.run(PolicyWorker.publish, store=way, dtypes=self._dtypes).result()
+                self.rollout.run(RolloutWorker.offer, published=published).result()
+            self._handed_over = revision
 
     def compute_logprobs(self, sequences: Sequences) -> Future[Tensor]:
         """Log-probability of each response token under the current weights, [B, T]."""
