@@ -9,10 +9,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +106,35 @@ def _start_here(ray: Any, options: Mapping[str, Any]) -> None:
     """Start Ray on this machine, again if a process of it has not come up in the 30 s that Ray waits."""
     for starts_left in reversed(range(STARTS)):
         try:
-            ray.init("local", num_cpus=1, num_gpus=0, include_dashboard=False, **options)
+            init = partial(ray.init, "local", num_cpus=1, num_gpus=0, include_dashboard=False, **options)
+            _in_lasting_thread(init)
             return
         except Exception:
             ray.shutdown()
             if starts_left == 0:
                 raise
+
+
+def _in_lasting_thread(start: Callable[[], object]) -> None:
+    """Call `start` in a thread that lasts as long as this process.
+
+    Linux ends the processes of Ray with the thread that started them, not with its process (PR_SET_PDEATHSIG).
+    """
+    if threading.current_thread() is threading.main_thread():
+        start()
+        return
+    started: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            start()
+            started.set_result(None)
+        except BaseException as error:
+            started.set_exception(error)
+        threading.Event().wait()
+
+    threading.Thread(target=run, name="ray", daemon=True).start()
+    started.result()
 
 
 def _check_answers(address: str | None) -> None:
