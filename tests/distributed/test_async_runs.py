@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from api.test_session_pools import processes
-from distributed.test_runs import gone
+from fakes.processes import ended
 from fakes.runs import cpu, settings, steps
 from fakes.runs import train as train_here
 from trainer.test_async import ASYNC, GRPO, numbers_of, rows_of
@@ -69,7 +69,7 @@ def test_the_end_of_the_rollout_ends_an_asynchronous_run_after_a_step_and_loses_
     with pytest.raises(WorkerError, match=r"^rank 0 ") as error:
         train(settings(llama_folder, run, GRPO, ASYNC, POOLS, num_steps=6, save_every=0), strikes=strikes)
     assert f"process {strikes.process}" in error.value.message
-    assert gone(strikes.process)
+    assert ended(strikes.process)
     assert find_newest(run / "checkpoints").step == len(steps(run)) >= 1
     add_up(run)
     train_here(settings(llama_folder, run, GRPO, ASYNC, num_steps=6))
@@ -99,7 +99,7 @@ def test_an_asynchronous_run_goes_on_after_the_end_of_a_process(
     with pytest.raises(WorkerError, match=r"^rank 0 ") as error:
         train(arguments, strikes=strikes, pool=pool)
     assert f"process {strikes.process}" in error.value.message
-    assert gone(strikes.process)
+    assert ended(strikes.process)
     assert find_newest(tmp_path / "run" / "checkpoints").step >= 1
     train(arguments)
     assert list(steps(tmp_path / "run")) == [1, 2, 3, 4, 5]
