@@ -102,3 +102,16 @@ def test_relative_links_lead_to_files() -> None:
     assert [
         (str(page.relative_to(REPOSITORY)), link) for page, link in links if not (page.parent / link).exists()
     ] == []
+
+
+def test_pages_name_built_in_runs_that_exist() -> None:
+    runs = {path.stem for path in (REPOSITORY / "rl_compat" / "config" / "runs").glob("*.toml")}
+    named = {
+        (page.name, name)
+        for page in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md")))
+        for name in re.findall(
+            r"^ +rlc (?:train|plan) ([a-z][a-z0-9-]*)(?=\s|$)", page.read_text(encoding="utf-8"), re.M
+        )
+    }
+    assert len(named) > 5
+    assert {(page, name) for page, name in named if name not in runs} == set()
