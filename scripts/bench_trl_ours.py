@@ -133,8 +133,9 @@ class Steps:
     def step(self, number: int) -> dict[str, float]:
         """One step; returns its metrics."""
         started = time.perf_counter()
-        sampled = self.method.sample(next(self.method.prepared.order), step=number)
-        collected = self.method.collect(sampled, step=number)
+        sampled = self.method.sample(next(self.method.prepared.order), draw=number, more=lambda count: ())
+        parts = [part for part, _ in self.method.divide(sampled)]
+        collected = self.method.collect(parts, dropped=(), step=number)
         metrics = self.method.learn(collected, step=number)
         seconds = self.timer.take() | {"step": time.perf_counter() - started}
         metrics |= self.method.describe(collected, seconds) | self.memory.take_metrics()

@@ -60,6 +60,7 @@ def add_up(run: Path) -> None:
     assert became["trained"] == 4 * find_newest(run / "checkpoints").step
 
 
+@pytest.mark.slow
 def test_the_end_of_the_rollout_ends_an_asynchronous_run_after_a_step_and_loses_nothing(
     llama_folder: Path, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "kill_runs.py"
 @pytest.mark.parametrize(
     "options",
     [
-        ["--kills", "5", "--only", "grpo, reuse"],
+        pytest.param(["--kills", "5", "--only", "grpo, reuse"], marks=pytest.mark.slow),
         pytest.param(["--kills", "100"], marks=pytest.mark.slow),
         pytest.param(
             ["--kills", "12", "--only", "two processes, staleness 0", "two processes, staleness 1"],

@@ -72,15 +72,20 @@ def inject(
     call: int = 1,
     after: bool = False,
     always: bool = False,
+    at_step: bool = True,
 ) -> None:
-    """Make the `call`th call in step AT_STEP raise, once, before it does anything or after all of it."""
+    """Make the `call`th call in step AT_STEP raise, once, before it does anything or after all of it.
+
+    Without `at_step`, calls of all steps count, as for what may begin before its step does.
+    """
     original = getattr(owner, name)
     calls = 0
 
     def fails(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
-        calls += reporter.now == AT_STEP
-        hit = reporter.now == AT_STEP and (calls >= call if always else calls == call)
+        counts = not at_step or reporter.now == AT_STEP
+        calls += counts
+        hit = counts and (calls >= call if always else calls == call)
         if hit and not after:
             raise InjectedError(name)
         result = original(*arguments, **named)
@@ -94,9 +99,10 @@ def inject(
     patch.setattr(owner, name, fails)
 
 
+AHEAD = {"call": AT_STEP, "at_step": False}
 PHASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
-    "order of the data": (Reinforcement, "_prompts", 2, {}),
-    "generation": (RolloutWorker, "generate", 2, {}),
+    "order of the data": (Reinforcement, "_prompts", 2, AHEAD),
+    "generation": (RolloutWorker, "generate", 2, AHEAD),
     "reward": (RewardModel, "compute_rewards", 2, {}),
     "log-probabilities": (PolicyWorker, "logprobs", 2, {}),
     "reference": (ReferenceWorker, "logprobs", 2, {}),
@@ -133,7 +139,7 @@ SAVING: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
 }
 
 OFFLINE: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
-    "collecting": (Offline, "sample", 2, {}),
+    "collecting": (Offline, "sample", 2, AHEAD),
     "in the update": (PolicyEngine, "update", 2, {"call": 2}),
     "after the update": (LearnerWorker, "update", 2, {"after": True}),
     "metrics": (Offline, "describe", 3, {}),
@@ -243,9 +249,9 @@ def test_a_save_that_fails_too_is_noted_on_the_original_error(
     injected: Any, llama_folder: Path, tmp_path: Path
 ) -> None:
     arguments = settings(llama_folder, tmp_path / "run", PPO, num_steps=4, save_every=0, validate_before="false")
-    reporter = injected((TrainedWorker, "save_state", 0, {"always": True}))
+    reporter = injected((TrainedWorker, "save_state", 0, {"always": True, "at_step": False}))
     with pytest.raises(InjectedError) as stop, pytest.MonkeyPatch.context() as patch:
-        inject(patch, RolloutWorker, "generate", reporter)
+        inject(patch, RolloutWorker, "generate", reporter, call=AT_STEP, at_step=False)
         train(arguments, reporter=reporter)
     assert stop.value.args == ("generate",)
     assert "step 2" in stop.value.__notes__[0]

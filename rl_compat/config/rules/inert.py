@@ -183,8 +183,14 @@ def readers(key: str) -> tuple[str, ...]:
     """The algorithms in which a setting can have an effect."""
     losses = losses_reading(key)
     on = build({**EVERYTHING_ON, "algorithm.policy_loss": losses[0] if losses else "auto"})
-    configs = {name: replace(on, {"algorithm.name": name}) for name in ALGORITHMS}
-    return tuple(name for name, config in configs.items() if not any(key in rule.keys for rule in _applying(config)))
+    return tuple(
+        name
+        for name in ALGORITHMS
+        if any(
+            key not in inert_reasons(replace(on, {"algorithm.name": name, "samples.keep": keeps}))
+            for keeps in (True, False)  # each value switches another setting off
+        )
+    )
 
 
 def losses_reading(key: str) -> tuple[PolicyLossName, ...]:

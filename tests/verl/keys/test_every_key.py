@@ -77,7 +77,7 @@ def test_the_defaults_of_every_release_are_understood_one_by_one() -> None:
         if line.key == key and line.verdict == "refused"
     }
 
-    assert refused == {"actor_rollout_ref.rollout.name"}
+    assert refused == {"actor_rollout_ref.rollout.name", "actor_rollout_ref.rollout.tensor_model_parallel_size"}
 
 
 def test_a_key_without_effect_leaves_every_setting_alone() -> None:

@@ -235,7 +235,6 @@ UNDECLARED = {
         "trainer.flow": "async",
         "off_policy.importance": "token",
         "off_policy.truncate": 2.0,
-        "rollout.on_update": "wait",
     },
     "async_training.trigger_parameter_sync_step=4": {"trainer.batch_size": 128},
     "async_training.partial_rollout=False": {"rollout.on_update": "wait"},
