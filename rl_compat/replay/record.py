@@ -218,16 +218,16 @@ def apply_limits(folder: Path, limits: RecordLimits) -> None:
 def forget_steps_after(step: int, folder: Path) -> None:
     """Remove later steps, which a resumed run writes again, and the remains of a killed process."""
     files = record_files(folder)
+    kept = {file.path for file in files}
+    for path in [*folder.glob("step*_*.parquet"), *folder.glob(".step*_*")]:
+        if path not in kept:  # first, since a file that another one replaces counts again without that one
+            path.unlink()
     for file in files:
         if file.first <= step < file.last:
             tables = read_steps(folder, steps=(file.first, step))
             write_steps(folder / _name(file.first, step), tables, schema_of([file]))
         if step < file.last:
             file.path.unlink()
-    kept = {file.path for file in record_files(folder)}
-    for path in [*folder.glob("step*_*.parquet"), *folder.glob(".step*_*")]:
-        if path not in kept:
-            path.unlink()
 
 
 def _name(first: int, last: int) -> str:

@@ -190,6 +190,21 @@ def test_a_reader_goes_on_where_files_are_merged_meanwhile(tmp_path: Path) -> No
     assert found == [1, 2, 3, 4, 5, 6]
 
 
+def test_steps_that_a_killed_merge_has_left_do_not_come_back(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path)
+    for step in (1, 2, 3, 4):
+        writer.write(step, groups(step, version=step - 1))
+    writer.close()
+    single = {file.path: file.path.read_bytes() for file in record_files(tmp_path)}
+    apply_limits(tmp_path, RecordLimits(merged_steps=4))
+    for path, content in single.items():
+        path.write_bytes(content)
+
+    forget_steps_after(2, tmp_path)
+
+    assert [step for step, _ in read_steps(tmp_path)] == [1, 2]
+
+
 def test_kill_9_at_any_of_100_moments_leaves_whole_steps_and_loses_none_that_was_flushed(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", KILLS, tmp_path], check=True, env={"PYTHONPATH": ":".join(sys.path)})
 
