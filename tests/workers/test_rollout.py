@@ -361,8 +361,12 @@ def test_responses_are_given_as_they_end(llama_folder: Path) -> None:
     assert seen[0] | seen[1] == responses
 
 
+DRAWN_BEFORE = 13
+"tokens of the four responses when the weights come"
+
+
 @pytest.mark.vllm
-@pytest.mark.parametrize(("on_update", "num_lost"), [("continue", 0), ("abort", 12), ("wait", 0)])
+@pytest.mark.parametrize(("on_update", "num_lost"), [("continue", 0), ("abort", DRAWN_BEFORE), ("wait", 0)])
 def test_vllm_takes_weights_that_are_offered_during_a_call_and_forgets_the_prefixes_of_older_ones(
     on_update: OnUpdate, num_lost: int, tmp_path: Path
 ) -> None:
@@ -388,6 +392,7 @@ def test_vllm_takes_weights_that_are_offered_during_a_call_and_forgets_the_prefi
     if on_update == "continue":
         assert all(len(set(one)) == 2 and sorted(one) == list(one) for one in versions)
         drawn_before = [one.policy_versions.count(0) for one in first]
+        assert sum(drawn_before) == DRAWN_BEFORE, drawn_before
         same = [a.token_ids[:n] == b.token_ids[:n] for a, b, n in zip(first, old, drawn_before, strict=True)]
         assert all(same)
     else:
