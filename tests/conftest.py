@@ -12,6 +12,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 from fakes.models import save_random_model
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 for name in ("SIGINT", "SIGHUP", "SIGQUIT"):  # ignored under nohup and in the background of a shell
     if signal.getsignal(getattr(signal, name)) == signal.SIG_IGN:
