@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fakes.processes import ended
 
 from rl_compat.distributed import remote
 from rl_compat.distributed.group import WorkerGroup, dispatch
@@ -87,17 +88,6 @@ def started(pool: ResourcePool) -> WorkerGroup[Counter]:
     return pool.start(lambda place: Counter(place.ranks))
 
 
-def gone(process: int) -> bool:
-    """Here and not in `fakes`, which the processes of a pool cannot import."""
-    for _ in range(100):
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.1)
-    return False
-
-
 def test_two_processes_share_calls_until_one_fails_and_the_other_goes_on_alone(pool: ResourcePool) -> None:
     group = started(pool)
     processes = group.run(Counter.process).result()
@@ -130,7 +120,7 @@ def test_two_processes_share_calls_until_one_fails_and_the_other_goes_on_alone(p
     assert group.run(Counter.ranks_sum).result() == 1.0
     assert group.run(Counter.doubled, rows=[1, 2]).result() == [2, 4]
     pool.close()
-    assert all(gone(process) for process, _ in processes)
+    assert all(ended(process) for process, _ in processes)
 
 
 @pytest.mark.slow
@@ -150,7 +140,7 @@ def test_a_process_that_ends_or_stands_still_is_named_with_its_call(
     assert f"rank 1 (`{os.uname().nodename}`, process {processes[1][0]})" in error.value.message
     assert f"`{method.__qualname__}`" in error.value.message  # type: ignore[attr-defined]
     assert group.run(Counter.ranks_sum).result() == 1.0
-    assert gone(processes[1][0])
+    assert ended(processes[1][0])
 
 
 @pytest.mark.slow
@@ -174,7 +164,7 @@ def test_the_first_cause_is_told_and_the_echoes_are_counted(rank: int, how: str)
         assert group.run(Counter.ranks_sum).result() == 1.0
     finally:
         pool.close()
-    assert all(gone(process) for process, _ in processes)
+    assert all(ended(process) for process, _ in processes)
 
 
 @pytest.mark.slow
@@ -194,13 +184,13 @@ def test_a_process_that_ends_stops_who_waits_for_another_pool_and_else_the_next_
         assert group.run(Counter.ranks_sum).result() == 1.0
 
         os.kill(others[0][0], signal.SIGKILL)
-        assert gone(others[0][0])
+        assert ended(others[0][0])
         time.sleep(3 * remote.BEAT_SECONDS)
         with pytest.raises(WorkerError, match=f"process {others[0][0]}"):
             group.run(Counter.ranks_sum).result()
     finally:
         other_pool.close()
-    assert all(gone(process) for process, _ in others)
+    assert all(ended(process) for process, _ in others)
 
 
 def test_wrong_numbers_of_processes_are_refused() -> None:

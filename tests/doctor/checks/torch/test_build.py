@@ -131,7 +131,7 @@ class TestTorchThatDoesNotImport:
             ("no answer within 60 s", "hangs"),
             ("ImportError: numpy.core.multiarray failed to import", "numpy"),
             ("OSError: [Errno 28] No space left on device", "no_room"),
-            ("OSError: [Errno 30] Read-only file system: '/root/.cache'", "no_room"),
+            ("OSError: [Errno 30] Read-only file system: '/home/user/.cache'", "no_room"),
             ("ImportError: /lib/libc.so.6: version `GLIBC_2.28' not found", "system_too_old"),
             ("ImportError: libstdc++.so.6: version `GLIBCXX_3.4.30' not found", "runtime_too_old"),
             ("ModuleNotFoundError: No module named 'typing_extensions'", "incomplete"),
